@@ -49,6 +49,15 @@ ReseedOption = Annotated[
     ),
 ]
 
+NetsOption = Annotated[
+    int,
+    typer.Option(
+        "--nets",
+        min=0,
+        help="Keep so many nets of a cross-fitted ensemble; 0: as the campaign says, or all.",
+    ),
+]
+
 FilesArgument = Annotated[
     list[Path], typer.Argument(help="The pool: structure files, FILE@INDEX, or folders.")
 ]
@@ -271,6 +280,7 @@ def export(
 def build(
     run_dir: RunArgument,
     reseed: ReseedOption = 0,
+    nets: NetsOption = 0,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -287,7 +297,7 @@ def build(
         planned = _describe_build(run, state, reseed)
         typer.echo(json.dumps({"would": planned}) if as_json else planned)
         return
-    table = _reseed_and_build(run.path, reseed, as_json) if reseed else _build_here(run)
+    table = _reseed_and_build(run.path, reseed, as_json) if reseed else _build_here(run, nets)
     if as_json:
         typer.echo(json.dumps(table))
         return
@@ -305,12 +315,12 @@ def _describe_build(run: "RunDir", state: "State", reseed: int) -> str:
     return f"{first}would write {run.ensemble} from the best of: {names}"
 
 
-def _build_here(run: "RunDir") -> "EnsembleTable":
+def _build_here(run: "RunDir", nets: int) -> "EnsembleTable":
     """Build in this process, from the trials that the run has."""
     from hydragnn_hpo.ensemble import build_ensemble
     from hydragnn_hpo.report import draw_parity
 
-    table = build_ensemble(run.path)
+    table = build_ensemble(run.path, keep=nets)
     draw_parity(run.path, run.report / "parity.png")
     return table
 

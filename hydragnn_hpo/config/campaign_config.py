@@ -35,6 +35,10 @@ class EnsembleConfig(Config):
     folds: Annotated[int, Field(ge=2, le=100)] = 5
     """Folds of ``cross``; fewer where there are fewer groups of structures."""
 
+    nets: Annotated[int, Field(ge=0, le=10**4)] = 0
+    """Nets of ``cross`` that predict, at least one of each configuration: what predicting costs. 0:
+    all, ``configurations`` times ``folds``. All are trained, and judge the error intervals."""
+
     members: Annotated[int, Field(gt=0, le=1000)] = 6
     """Largest number of members; ``top`` takes as many."""
 
@@ -182,6 +186,18 @@ class CampaignConfig(Config):
             )
         if cross and self.command is not None:
             raise ValueError("ensemble.fit = 'cross' is for trainings of ours: drop it.")
+        return self
+
+    @model_validator(mode="after")
+    def _nets_are_kept_of_each(self) -> Self:
+        nets, least = self.ensemble.nets, self.ensemble.configurations
+        if nets and self.ensemble.fit == "split":
+            raise ValueError("ensemble.nets is for ensemble.fit = 'cross': set members instead.")
+        if 0 < nets < least:
+            raise ValueError(
+                f"ensemble.nets is {nets}, fewer than one net for each of {least} configurations: "
+                "raise it, or lower ensemble.configurations."
+            )
         return self
 
     @model_validator(mode="before")

@@ -167,7 +167,7 @@ MemberPredictions = dict[str, np.ndarray]
 """Predictions, [M, R, w], by head; predicted variances, [M, R, 1], by ``variance_key(head)``."""
 
 
-def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
+def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTable:
     """Build ``RUN/ensemble.zip``, and write the data of the report's figures.
 
     The test split is predicted once, after everything is selected, and its labels are read after
@@ -176,11 +176,12 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     Args:
         run: the run directory.
         device: torch device to predict on.
+        keep: if above 0, used instead of ``ensemble.nets`` of the campaign.
 
     Raises:
         HydraError: no ensemble can be built from the run; one sentence says why.
     """
-    context = open_build_context(RunDir(run))
+    context = open_build_context(RunDir(run), keep)
     choice = select_members(context)
     cross = isinstance(context, CrossContext)
     nets = list_nets(context, range(len(context.candidates)) if cross else choice.needed)
@@ -853,7 +854,7 @@ def make_manifest(
         created_by=_describe_origin(context, choice),
         data=describe_data(context.cards, stats),
         elements=tuple(sorted(int(z) for z in stats["elements"])),
-        members=tuple(_member(choice, net) for net in list_nets(context, members)),
+        members=tuple(_member(choice, net) for net in list_nets(context, members) if net.share),
         heads={
             name: _head(context, name, calibrations[name], tested.baselines.get(name))
             for name in context.targets

@@ -35,7 +35,7 @@ from hydragnn_hpo.ensemble.calibrate import (
     size_strata,
 )
 from hydragnn_hpo.ensemble.inference import contain_others
-from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.file_records import RankedTrial, StoreStats, TargetStats
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir, TrialDir
@@ -539,7 +539,7 @@ class Net:
     trained: Candidate
     """The trial that was trained: the candidate itself, or one of its fits on folds."""
     share: float
-    """Part of the candidate's weight that it has."""
+    """Part of the candidate's weight that it has; 0 if it is not kept."""
     fold: int | None
     """Fold that it has not seen; None where it was trained on the training split."""
 
@@ -552,6 +552,8 @@ class Net:
 def list_nets(context: BuildContext, candidates: Sequence[int]) -> list[Net]:
     """List the nets of some candidates, the best of each candidate first.
 
+    Where ``ensemble.nets`` keeps fewer, those that are left out have no share.
+
     Args:
         context: data shared by all steps of the build.
         candidates: positions of the candidates.
@@ -559,8 +561,24 @@ def list_nets(context: BuildContext, candidates: Sequence[int]) -> list[Net]:
     nets = []
     for candidate in candidates:
         trained = context.candidates[candidate].nets
-        nets += [Net(candidate, t, 1.0 / len(trained), t.config.training.fold) for t in trained]
+        kept = _kept_folds(context, candidate) if isinstance(context, CrossContext) else {None}
+        for each in trained:
+            fold = each.config.training.fold
+            nets.append(Net(candidate, each, 1.0 / len(kept) if fold in kept else 0.0, fold))
     return nets
+
+
+def _kept_folds(context: CrossContext, candidate: int) -> set[int]:
+    """Return the folds without which the kept nets of a configuration were trained.
+
+    All configurations keep as many nets as each other, the best ones one more where that does not
+    come out even, and the folds take turns: nets of unlike folds differ most.
+    """
+    count, folds = len(context.candidates), context.folds
+    most = context.campaign.ensemble.nets or count * folds
+    numbers = [min(max(most // count + (c < most % count), 1), folds) for c in range(count)]
+    first = sum(numbers[:candidate])
+    return {fold % folds for fold in range(first, first + numbers[candidate])}
 
 
 def average_nets(predictions: np.ndarray, nets: Sequence[Net]) -> np.ndarray:
@@ -574,17 +592,28 @@ def average_nets(predictions: np.ndarray, nets: Sequence[Net]) -> np.ndarray:
         One row for each candidate that has a net, in the order of the nets, [candidates, R, w].
     """
     of_net = np.array([net.candidate for net in nets])
-    order = dict.fromkeys(of_net.tolist())
-    return np.stack([predictions[of_net == candidate].mean(axis=0) for candidate in order])
+    order, share = dict.fromkeys(of_net.tolist()), np.array([net.share for net in nets])
+    means = (
+        np.average(predictions[of_net == one], axis=0, weights=share[of_net == one])
+        for one in order
+    )
+    return np.stack(list(means))
 
 
-def open_build_context(run: RunDir) -> BuildContext:
+def open_build_context(run: RunDir, keep: int = 0) -> BuildContext:
     """Open the candidates, graphs and cards of a finished campaign.
 
+    Args:
+        run: the run directory.
+        keep: if above 0, used instead of ``ensemble.nets`` of the campaign.
+
     Raises:
-        HydraError: a file cannot be read, or no trial may become a member.
+        HydraError: a file cannot be read, no trial may become a member, or so many nets cannot be
+            kept.
     """
     campaign = load_config(run.campaign, CampaignConfig)
+    if keep:
+        campaign = _keep_nets(campaign, keep)
     cross = campaign.ensemble.fit == "cross"
     configurations = find_configurations(run) if cross else []
     if cross and not configurations:
@@ -600,6 +629,26 @@ def open_build_context(run: RunDir) -> BuildContext:
     cards = tuple(load_config(store / "card.toml", CardConfig) for store in stores)
     kind = CrossContext if configurations else BuildContext
     return kind(run, campaign, cards, graphs, candidates)
+
+
+def _keep_nets(campaign: CampaignConfig, nets: int) -> CampaignConfig:
+    """Return a campaign whose ensemble keeps a number of nets.
+
+    Raises:
+        ConfigError: the campaign is not cross-fitted, or has more configurations than that.
+    """
+    ensemble = campaign.ensemble
+    if ensemble.fit == "split":
+        raise ConfigError(
+            f"--nets {nets}: the members of this run are not cross-fitted; build without it, then "
+            "use ensemble prune."
+        )
+    if nets < ensemble.configurations:
+        raise ConfigError(
+            f"--nets {nets} is fewer than one for each of {ensemble.configurations} "
+            "configurations: raise it."
+        )
+    return campaign.model_copy(update={"ensemble": ensemble.model_copy(update={"nets": nets})})
 
 
 def flops_per_graph(model: ModelConfig, stats: StoreStats) -> float:

@@ -12,6 +12,10 @@ square. V is mostly due to the structures of which each fold trains, which its C
 their spread does not show it, and nets that have seen a structure agree on it. V is therefore
 measured on structures that no net has seen: those of the test split, without their labels.
 
+If only some of the K x C nets are kept, their mean m' lies off m by chance. Where each
+configuration keeps its weight, the mean square of m' - m on these structures is what the mean of
+the kept nets errs more, so V is smaller by it; and their spread about m' is measured there, too.
+
 The spread of two or three nets is a bad measurement of t^2. It is shrunk towards its typical value
 as much as its scatter says, so that the factor fitted to it also holds for the better measurement
 that all nets give.
@@ -137,9 +141,14 @@ class NetVariances:
     """Share that neither explains."""
     typical: float
     """Typical squared spread of the means of the folds, in the unit squared."""
+    spread: float = 1.0
+    """Squared spread of the kept nets about their mean, over that of all nets."""
+    gain: float = 1.0
+    """What the mean of the kept nets errs less than that of the C nets of a fold, in the mean
+    square, over what the mean of all nets does; negative if it errs more."""
 
 
-def measure_variances(predictions: np.ndarray, weights: np.ndarray) -> NetVariances:
+def measure_variances(predictions: np.ndarray, shares: np.ndarray) -> NetVariances:
     """Measure how nets differ on structures that none of them has seen; labels are not needed.
 
     The structures on which nets are furthest apart are left out: a few that are like nothing in the
@@ -147,8 +156,9 @@ def measure_variances(predictions: np.ndarray, weights: np.ndarray) -> NetVarian
 
     Args:
         predictions: of the nets, [C, K, R, w], in the unit.
-        weights: of the configurations, [C], summing to 1.
+        shares: weights of the nets, [C, K], summing to 1; 0 for nets that are not kept.
     """
+    weights = shares.sum(axis=1)
     means = np.tensordot(weights, predictions, 1)  # [K, R, w]
     within = np.tensordot(weights, np.square(predictions - means), 1).mean(axis=(0, 2))
     configurations, middle = predictions.mean(axis=1), means.mean(axis=0)
@@ -157,11 +167,16 @@ def measure_variances(predictions: np.ndarray, weights: np.ndarray) -> NetVarian
     usual = are_usual(folds + within)
     total = max(float((folds + within)[usual].mean()), np.finfo(float).tiny)
     share, others = (float(part[usual].mean()) / total for part in (folds, persistent))
+    kept = np.tensordot(shares, predictions, 2)  # [R, w]
+    off = np.square(kept - middle).mean(axis=-1)[usual].mean()
+    spread = np.tensordot(shares, np.square(predictions - kept), 2).mean(axis=-1)[usual].mean()
     return NetVariances(
         folds=share,
         configurations=others,
         rest=max(1.0 - share - others, 0.0),
         typical=float(folds[usual].mean()),
+        spread=float(spread) / total,
+        gain=1.0 - float(off) / max(share * total, np.finfo(float).tiny),
     )
 
 
@@ -175,14 +190,23 @@ def are_usual(variance: np.ndarray) -> np.ndarray:
 class CrossDesign:
     """How the nets of a cross-fitted ensemble go together."""
 
-    weights: np.ndarray
-    """Weights of the configurations, [C], summing to 1."""
-    folds: int
-    """Number of folds, K."""
+    shares: np.ndarray
+    """Weights of the nets, [C, K], summing to 1; 0 for nets that are not kept."""
     variances: NetVariances
     """How the nets differ on structures that none of them has seen."""
     largest: np.ndarray
-    """Largest spread of all nets within each of these structures, in the unit, [G]."""
+    """Largest spread of the kept nets within each of these structures, in the unit, [G]."""
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights of the configurations, [C]."""
+        weights: np.ndarray = self.shares.sum(axis=1)
+        return weights
+
+    @property
+    def folds(self) -> int:
+        """Number of folds, K."""
+        return int(self.shares.shape[1])
 
     @property
     def few(self) -> float:
@@ -212,8 +236,11 @@ class CrossDesign:
         return width * float(np.trace(matrix)) ** 2 / square if square > 1e-18 else 0.0
 
     def all_dof(self, width: int) -> float:
-        """Return the degrees of freedom of the spread of all nets; ``width`` is that of a row."""
-        few, others = self.few_dof(1), self.folds - 1
+        """Return the degrees of freedom of the spread of the kept nets; ``width`` as above.
+
+        They are at most one less than the effective number of these nets.
+        """
+        few, others = self.few_dof(1), _effective(self.shares.sum(axis=0)) - 1.0
         parts = (
             (self.variances.configurations, few),
             (self.variances.folds, others),
@@ -221,7 +248,13 @@ class CrossDesign:
         )
         inverse = sum(part**2 / dof for part, dof in parts if dof > 1e-9)
         total = sum(part for part, _ in parts)
-        return width * total**2 / inverse if inverse > 0.0 else 0.0
+        most = _effective(self.shares.ravel()) - 1.0
+        return width * min(total**2 / inverse, most) if inverse > 0.0 else 0.0
+
+
+def _effective(shares: np.ndarray) -> float:
+    """Return how many equal shares vary a mean as these do; they sum to 1."""
+    return 1.0 / float(np.square(shares).sum())
 
 
 def calibrate_cross(known: OutOfFold, design: CrossDesign, scale: float) -> Calibration:
@@ -229,19 +262,19 @@ def calibrate_cross(known: OutOfFold, design: CrossDesign, scale: float) -> Cali
 
     Args:
         known: labelled rows of the head, as nets that have not seen them predict them.
-        design: weights of the configurations, number of folds, and how nets differ.
+        design: weights of the nets, and how they differ.
         scale: the target's standard deviation, in the unit; keeps b > 0 if all residuals are 0.
 
     Returns:
-        For the spread of all K x C nets about their mean, as ``Moments`` computes it.
+        For the spread of the kept nets about their mean, as ``Moments`` computes it.
     """
     width = known.residual.shape[1]
     dof, weight = design.few_dof(width), group_weights(known.group)[0]
     prior, shrunk = _shrink(known.variance[:, 0], dof, weight)
-    left = 1.0 - design.concentration
-    usable = dof > 1e-9 and design.few > 0.0
+    left, variances = 1.0 - design.concentration, design.variances
+    usable = dof > 1e-9 and design.few > 0.0 and variances.spread > 1e-9
     growth = design.growth * left if usable else math.inf
-    folds = (growth - left) * shrunk if usable else np.full_like(shrunk, design.variances.typical)
+    folds = (growth - left) * shrunk if usable else np.full_like(shrunk, variances.typical)
     fitted = calibrate(
         known.residual,
         np.sqrt(shrunk)[:, None],
@@ -254,13 +287,13 @@ def calibrate_cross(known: OutOfFold, design: CrossDesign, scale: float) -> Cali
     )
     sigma = fitted.sigma(np.sqrt(shrunk)[:, None], known.noise)[:, 0]
     usual = weight * are_usual(sigma)
-    gained = float(usual @ folds) / float(usual @ np.square(sigma))
+    gained = variances.gain * float(usual @ folds) / float(usual @ np.square(sigma))
     # The mean over the folds has at least its share of the variance; quantiles stay as they are.
     kept = max(1.0 - gained, 1.0 / design.folds)
     a, b, c = (kept * each for each in (fitted.a, fitted.b, fitted.c))
     factor, added = prior.share(design.all_dof(width)) if usable else (0.0, float(shrunk.mean()))
-    # t^2 from the spread of all nets, which is ``growth`` times as large
-    return replace(fitted, a=a * factor / growth, b=b + a * added, c=c)
+    # t^2 from the spread of the kept nets, which is that many times as large
+    return replace(fitted, a=a * factor / (growth * variances.spread), b=b + a * added, c=c)
 
 
 def _shrink(measured: np.ndarray, dof: float, weight: np.ndarray) -> tuple[SpreadPrior, np.ndarray]:

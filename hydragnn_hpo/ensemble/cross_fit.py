@@ -53,7 +53,7 @@ def calibrate_folds(
             labels are not read.
 
     Returns:
-        By head, for the spread of all nets.
+        By head, for the spread of the nets that are kept.
     """
     known = make_scored_heads(context)
     costs = [flops_per_graph(c.config.model, context.graphs.stats) for c in context.candidates]
@@ -112,12 +112,12 @@ def _calibrate_head(
         return calibrate_classes(mean, truth[mask], group=group, largest=spread, stratum=stratum)
     residual = truth[mask] - clip_to_bounds(mean, context.bounds(name))
     known = OutOfFold(residual, variance, noise, group, stratum)
-    design = _design(context, name, final, _by_configuration(context, nets, unseen[name]))
+    design = _design(context, name, final, nets, unseen[name])
     return calibrate_cross(known, design, context.scale(name))
 
 
 def _design(
-    context: CrossContext, name: str, weights: np.ndarray, unseen: np.ndarray
+    context: CrossContext, name: str, weights: np.ndarray, nets: Sequence[Net], unseen: np.ndarray
 ) -> CrossDesign:
     """Return how the nets go together.
 
@@ -125,15 +125,17 @@ def _design(
         context: data shared by all steps of the build.
         name: of the head.
         weights: of the configurations, [C].
-        unseen: predictions for the test split, which no net has seen, [C, K, R, w].
+        nets: the M nets; those with a share are kept.
+        unseen: predictions for the test split, which no net has seen, [M, R, w].
     """
     wanted = context.truth(name, "test")[1]  # where there are labels, not what they are
-    variances = measure_variances(unseen[:, :, wanted], weights)
-    nets = unseen.reshape(-1, *unseen.shape[2:])
-    spread = compute_moments(nets, np.repeat(weights, context.folds)).spread[:, 0]
+    kept = np.array([net.share * weights[net.candidate] for net in nets])
+    shares = _by_configuration(context, nets, kept[:, None, None])[..., 0, 0]
+    variances = measure_variances(_by_configuration(context, nets, unseen[:, wanted]), shares)
+    spread = compute_moments(unseen, kept).spread[:, 0]
     graph, graphs = context.graph_of_row(name, "test"), len(context.rows_of("test"))
     largest = largest_per_graph(spread, graph, graphs)
-    return CrossDesign(weights, context.folds, variances, largest[np.isfinite(largest)])
+    return CrossDesign(shares, variances, largest[np.isfinite(largest)])
 
 
 def _predict_unseen(

@@ -23,8 +23,8 @@ from hydragnn_hpo.errors import ConfigError, unknown
 
 _NO_CALIBRATION_DATA = (
     "does not hold what its members said about the calibration split, so fewer members cannot be "
-    "given honest intervals: rebuild it from its run, with fewer [ensemble] members, or fewer "
-    "configurations if it is cross-fitted."
+    "given honest intervals: rebuild it from its run, with fewer [ensemble] members, or by "
+    "ensemble build RUN --nets 4 if it is cross-fitted."
 )
 
 

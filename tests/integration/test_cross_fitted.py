@@ -46,7 +46,7 @@ def test_every_fold_is_left_out_once_though_the_campaign_was_killed_meanwhile(hp
     assert not [e for e in hpo.events(run)[before:] if e["event"] == "proposed"]
     pruned = hpo("ensemble", "prune", run, "--keep", "2", "--out", hpo.folder / "small.zip")
     assert pruned.code == 2
-    assert "fewer configurations if it is cross-fitted" in " ".join(pruned.err.split())
+    assert "ensemble build RUN --nets 4 if it is cross-fitted" in " ".join(pruned.err.split())
 
 
 def fits_of(hpo, run, kind):

@@ -164,3 +164,18 @@ def test_what_does_not_go_together_is_refused(base, says):
         parse_config(
             {**values, "ensemble": {"fit": "cross", "reseed": reseed}}, CampaignConfig, "made"
         )
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "says"),
+    [
+        ({"fit": "cross", "configurations": 3, "nets": 2}, "2, fewer than one net for each of 3"),
+        ({"fit": "split", "nets": 6}, "ensemble.nets is for ensemble.fit = 'cross'"),
+    ],
+)
+def test_nets_are_kept_of_each_configuration_of_a_cross_fit(ensemble, says):
+    values = trainings().model_dump(mode="json")
+    with pytest.raises(ConfigError, match=says):
+        parse_config({**values, "ensemble": ensemble}, CampaignConfig, "made")
+    kept = {"ensemble": {"fit": "cross", "configurations": 3, "nets": 3}}
+    assert parse_config({**values, **kept}, CampaignConfig, "made").ensemble.nets == 3

@@ -36,12 +36,17 @@ def draw(rng, count, *, configurations, folds, share, noise, data=0.0):
     return each * (own + seed + fold + common), noise * rng.normal(size=(count, 1)), variance
 
 
-def design_of(predictions, weights):
+def all_nets(weights, folds):
+    """Shares of the nets, [C, K], where all are kept."""
+    return np.outer(weights, np.full(folds, 1.0 / folds))
+
+
+def design_of(predictions, weights, shares=None):
     """The design whose variances are measured on these predictions."""
-    parts = measure_variances(predictions, weights)
+    shares = all_nets(weights, predictions.shape[1]) if shares is None else shares
+    parts = measure_variances(predictions, shares)
     nets = predictions.reshape(-1, *predictions.shape[2:])
-    shares = np.repeat(weights, predictions.shape[1])
-    return CrossDesign(weights, predictions.shape[1], parts, compute_moments(nets, shares).spread)
+    return CrossDesign(shares, parts, compute_moments(nets, shares.ravel()).spread)
 
 
 def out_of_fold(predictions, truth, weights):
@@ -101,7 +106,7 @@ def test_the_parts_of_the_variance_are_what_was_drawn():
     predictions, _, _ = draw(
         rng, 100_000, configurations=2, folds=folds, share=share, noise=0.0, data=data
     )
-    parts = measure_variances(predictions, weights)
+    parts = measure_variances(predictions, all_nets(weights, folds))
     squares = float(np.square(weights).sum())
     others = 1 - 1 / folds
     expected = np.array(
@@ -145,13 +150,53 @@ def test_one_structure_far_from_all_others_changes_no_interval(seed):
     assert float(inside.mean()) == pytest.approx(0.9, abs=0.04)
 
 
+KEPT = {
+    "four of ten": [[1, 0, 1, 0, 0], [0, 1, 0, 1, 0]],
+    "one of each": [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]],
+    "those of a fold": [[1, 0, 0, 0, 0], [1, 0, 0, 0, 0]],
+    "seven of ten": [[1, 1, 1, 0, 1], [0, 1, 0, 1, 1]],
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_intervals_of_some_of_the_nets_cover_what_they_claim(kept):
+    """The nets of a fold alone gain nothing; without the measured gain they held 82 %."""
+    rng = np.random.default_rng(9)
+    weights = np.array([0.6, 0.4])
+    shares = np.array(KEPT[kept], dtype=float)
+    shares *= (weights / shares.sum(axis=1))[:, None]
+    settings = {"configurations": 2, "folds": 5, "share": 0.5, "noise": 0.5, "data": 1.0}
+    predictions, truth, _ = draw(rng, 4000, **settings)
+    known, _ = out_of_fold(predictions, truth, weights)
+    design = design_of(draw(rng, 1000, **settings)[0], weights, shares)
+    assert (design.weights, design.folds) == (pytest.approx(weights), 5)
+    fitted = calibrate_cross(known, design, 1.0)
+    predictions, truth, _ = draw(rng, 40_000, **settings)
+    moments = compute_moments(predictions.reshape(-1, *truth.shape), shares.ravel())
+    sigma, errors = fitted.sigma(moments.spread), np.abs(truth - moments.mean)
+    assert float((errors <= fitted.half_width(sigma)).mean()) == pytest.approx(0.9, abs=0.02)
+    assert float(np.square(errors / sigma).mean()) == pytest.approx(1.0, abs=0.2)
+
+
+def test_what_the_mean_of_some_nets_gains():
+    """Of a single fold nothing; and the spread of two nets of unlike folds by hand."""
+    predictions = np.random.default_rng(10).normal(size=(2, 3, 4000, 1))
+    own_fold = measure_variances(predictions, np.array([[0.5, 0.0, 0.0], [0.5, 0.0, 0.0]]))
+    assert own_fold.gain == pytest.approx(0.0, abs=0.05)
+    pair = measure_variances(predictions, np.array([[0.5, 0.0, 0.0], [0.0, 0.5, 0.0]]))
+    # All six differ by chance alone: the spread of two is 1/2, of six 5/6 of a net's variance.
+    assert pair.spread == pytest.approx(0.5 / (5 / 6), abs=0.03)
+    whole = measure_variances(predictions, all_nets(np.array([0.5, 0.5]), 3))
+    assert (whole.spread, whole.gain) == pytest.approx((1.0, 1.0))
+
+
 def test_one_configuration_has_a_constant_sigma():
     rng = np.random.default_rng(2)
     predictions, truth, _ = draw(rng, 500, configurations=1, folds=5, share=1.0, noise=1.0)
     known, _ = out_of_fold(predictions, truth, np.ones(1))
     fitted = calibrate_cross(known, design_of(predictions, np.ones(1)), 1.0)
     assert fitted.a == 0.0
-    less = measure_variances(predictions, np.ones(1)).typical
+    less = measure_variances(predictions, all_nets(np.ones(1), 5)).typical
     assert fitted.b == pytest.approx(float(np.square(known.residual).mean()) - less, rel=1e-6)
     assert less == pytest.approx(0.8 * 1.5, rel=0.3), "(1 - 1/K) times the mean variance, trimmed"
 
@@ -199,7 +244,8 @@ def test_few_structures_still_give_a_sigma_that_follows_the_spread(seed):
     ("weights", "dof"), [((0.5, 0.5), 1.0), ((0.8, 0.2), 1.0), ((0.25,) * 4, 3.0), ((1.0,), 0.0)]
 )
 def test_any_two_nets_have_one_degree_of_freedom(weights, dof):
-    design = CrossDesign(np.array(weights), 5, NetVariances(0.4, 0.3, 0.3, 1.0), np.ones(1))
+    shares = all_nets(np.array(weights), 5)
+    design = CrossDesign(shares, NetVariances(0.4, 0.3, 0.3, 1.0), np.ones(1))
     assert design.few_dof(1) == pytest.approx(dof)
     assert design.few_dof(3) == pytest.approx(3 * dof)
 

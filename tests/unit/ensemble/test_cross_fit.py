@@ -183,6 +183,45 @@ def test_without_folds_the_trials_of_the_search_are_the_members(cross_run, caplo
     assert "no configuration was trained on every fold" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("nets", "kept"),
+    [
+        (2, {"t0010", "t0014"}),
+        (3, {"t0010", "t0011", "t0015"}),
+        (4, {"t0010", "t0011", "t0015", "t0013"}),
+        (60, {f"t{number:04d}" for number in range(10, 16)}),
+    ],
+)
+def test_few_nets_are_kept_and_those_of_a_configuration_share_its_weight(cross_run, nets, kept):
+    run = cross_run()
+    before = {m["trial"]: m["weights"]["energy"] for m in build_ensemble(run)["members"]}
+    table = build_ensemble(run, keep=nets)
+    weights = {member["trial"]: member["weights"]["energy"] for member in table["members"]}
+    assert set(weights) == kept, "the folds take turns, and the best has one more"
+    for parent in (("t0010", "t0011", "t0012"), ("t0013", "t0014", "t0015")):
+        own = [weights[trial] for trial in parent if trial in kept]
+        assert own == pytest.approx([sum(before[t] for t in parent) / len(own)] * len(own))
+    ensemble = Ensemble.load(run / "ensemble.zip")
+    store = open_store(run / "data/toy.bp")
+    test = store.indices_of("test")
+    truth = store.take(test).targets["energy"]
+    error = float(np.abs(ensemble.predict(store, test).heads["energy"].mean - truth).mean())
+    assert table["heads"]["energy"]["test_mae"] == pytest.approx(error, rel=1e-5)
+
+
+def test_the_campaign_says_how_many_nets_are_kept(cross_run):
+    assert len(build_ensemble(cross_run(nets=3))["members"]) == 3
+
+
+def test_fewer_nets_than_configurations_are_refused(cross_run):
+    run = cross_run()
+    with pytest.raises(ConfigError, match=r"--nets 1 is fewer than one for each of 2"):
+        build_ensemble(run, keep=1)
+    (run / "campaign.toml").write_text(campaign_text())
+    with pytest.raises(ConfigError, match=r"--nets 3: the members .* are not cross-fitted"):
+        build_ensemble(run, keep=3)
+
+
 def test_a_cross_fitted_ensemble_is_not_pruned(cross_run):
     run = cross_run()
     build_ensemble(run)
