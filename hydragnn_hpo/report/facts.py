@@ -83,9 +83,17 @@ class Facts:
 
     @property
     def members(self) -> Mapping[str, float]:
-        """Weight of each ensemble member, by trial; empty before the ensemble is built."""
+        """Weight of each ensemble member, by trial; empty before the ensemble is built.
+
+        A configuration whose fits on folds are members is among them, with the weight of these.
+        """
         members = self.ensemble["members"] if self.ensemble is not None else ()
-        return {member["trial"]: member["weight"] for member in members}
+        weights = {member["trial"]: member["weight"] for member in members}
+        of_parents: dict[str, float] = {}
+        for (parent, _), fit in self.state.folds.items():
+            if fit in weights:
+                of_parents[parent] = of_parents.get(parent, 0.0) + weights[fit]
+        return weights | of_parents
 
     @cached_property
     def structure_errors(self) -> StructureErrors | None:

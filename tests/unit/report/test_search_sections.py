@@ -61,6 +61,16 @@ def test_sections_without_results_are_left_out(tmp_path: Path) -> None:
     assert [key for key in SEARCH if SECTIONS[key](facts) is not None] == []
 
 
+def test_a_configuration_has_the_weight_of_its_fits_on_folds(made: Facts) -> None:
+    weights = dict(made.members)
+    first, second, *_ = weights
+    other, unrelated = (name for name in list(made.trials)[:2])
+    folds = {(other, 0): first, (other, 1): second, (unrelated, 0): "t9999"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made.state, "folds", folds)
+        assert made.members == weights | {other: weights[first] + weights[second]}
+
+
 # -- parallel coordinates ----------------------------------------------------------------
 
 
