@@ -32,7 +32,6 @@ from ase import Atoms
 from ase.build import molecule
 from ase.collections import g2
 from ase.io import iread
-from rank_scaling import PER_FILE, rank_scaling
 from record import add_smoke, finish
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
@@ -266,6 +265,8 @@ def quick() -> dict[str, float]:
         together(machine_code, structures("molecules", 8), EDGES_PER_BATCH)
         one, all_of_them = peaks.result()
         compiled = compare("molecules", 64, 3, {"compiled": machine_code}, alike)
+        from rank_scaling import PER_FILE, rank_scaling
+
         (folder := Path(place) / "ranks").mkdir()
         ranks = rank_scaling({"molecules": structures("molecules", 4 * PER_FILE)}, 1, folder)
     return {
@@ -298,6 +299,8 @@ def whole(count: int, place: str) -> dict[str, float]:
     figures["memory_over_one"] = all_of_them / max(alone)
     figures["memory_over_median"] = all_of_them / statistics.median(alone)
     figures["memory_compiled_over_one"] = peak("compiled", count, place) / max(alone)
+    from rank_scaling import PER_FILE, rank_scaling
+
     (folder := Path(place) / "ranks").mkdir()
     many = {kind: structures(kind, 16 * PER_FILE) for kind in FILES}
     figures |= rank_scaling(many, 5, folder)
