@@ -78,7 +78,7 @@ SUMS = {
     "coupled to fewer": passes.coupled_sum,
     "triplets": passes.triplet_sum,
 }
-TRITON_SUMS = ("filtered", "components", "directed", "vectors")
+TRITON_SUMS = ("filtered", "components", "directed", "vectors", "weighted", "attended", "scores")
 """Those of them that Triton has loops for."""
 
 

@@ -410,6 +410,91 @@ def _aggregate_slopes_by_pair(
     tl.store(to_weights + pair, tl.sum(of_weight, 1), mask=there)
 
 
+@triton.jit(do_not_specialize=["pairs"])
+def _attended_by_node(
+    values: tl.tensor, filters: tl.tensor, weights: tl.tensor, other: tl.tensor,
+    order: tl.tensor, starts: tl.tensor, out: tl.tensor, pairs: tl.tensor,
+    F: tl.constexpr, HEADS: tl.constexpr, FILTERED: tl.constexpr, TILE_E: tl.constexpr,
+    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Sum the rows of the nodes at the other end by weights of heads, see ``numba_loops``.
+
+    With filters, weights are those of edges; without, those of pairs.
+    """
+    node = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    head = f // (F // HEADS)
+    total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    last = tl.load(starts + node + 1)
+    for first in range(tl.load(starts + node), last, TILE_E):
+        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        mask = there[:, None] & (f < F)[None, :]
+        j = tl.load(other + edge, mask=there, other=0)
+        row = pair
+        value = _rows(values, j, f, mask, F, COMPUTE)
+        if FILTERED:
+            row = edge
+            value *= _rows(filters, pair, f, mask, F, COMPUTE)
+        total += value * _rows(weights, row, head, mask, HEADS, COMPUTE)
+    tl.store(out + node * F + f, tl.sum(total, 0), mask=f < F)
+
+
+@triton.jit(do_not_specialize=["pairs", "edges"])
+def _attended_by_pair(
+    values: tl.tensor, weights: tl.tensor, grad: tl.tensor, sender: tl.tensor,
+    receiver: tl.tensor, out: tl.tensor, pairs: tl.tensor, edges: tl.tensor,
+    F: tl.constexpr, HEADS: tl.constexpr, WAYS: tl.constexpr, TILE_E: tl.constexpr,
+    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Multiply the rows of both ends by the weights of edges, and sum by pair, [P, F]."""
+    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    head = f // (F // HEADS)
+    there = pair < pairs
+    total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    for way in tl.static_range(WAYS):
+        edge = pair + way * pairs
+        here = there & (edge < edges)
+        known = here[:, None] & (f < F)[None, :]
+        j = tl.load(sender + edge, mask=here, other=0)
+        i = tl.load(receiver + edge, mask=here, other=0)
+        both = _rows(values, j, f, known, F, COMPUTE) * _rows(grad, i, f, known, F, COMPUTE)
+        total += both * _rows(weights, edge, head, known, HEADS, COMPUTE)
+    tl.store(out + pair[:, None] * F + f[None, :], total, mask=there[:, None] & (f < F)[None, :])
+
+
+@triton.jit(do_not_specialize=["pairs", "edges", "rows"])
+def _attended_by_weight(
+    values: tl.tensor, filters: tl.tensor, grad: tl.tensor, sender: tl.tensor,
+    receiver: tl.tensor, out: tl.tensor, pairs: tl.tensor, edges: tl.tensor, rows: tl.tensor,
+    F: tl.constexpr, HEADS: tl.constexpr, WAYS: tl.constexpr, FILTERED: tl.constexpr,
+    TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Multiply the rows of both ends, filtered, and sum the features of each head, [rows, HEADS].
+
+    With filters, rows are edges and ``WAYS`` is 1; without, they are pairs.
+    """
+    row = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    there = row < rows
+    pair = tl.where(row < pairs, row, row - pairs)
+    for head in range(HEADS):
+        total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+        for first in range(0, F // HEADS, TILE_F):
+            own = first + tl.arange(0, TILE_F)
+            f = head * (F // HEADS) + own
+            for way in tl.static_range(WAYS):
+                edge = row + way * pairs
+                here = there & (edge < edges)
+                known = here[:, None] & (own < F // HEADS)[None, :]
+                j = tl.load(sender + edge, mask=here, other=0)
+                i = tl.load(receiver + edge, mask=here, other=0)
+                both = _rows(values, j, f, known, F, COMPUTE) * _rows(grad, i, f, known, F, COMPUTE)
+                if FILTERED:
+                    both *= _rows(filters, pair, f, known, F, COMPUTE)
+                total += both
+        tl.store(out + row * HEADS + head, tl.sum(total, 1), mask=there)
+
+
 LOOPS = {
     "filtered_by_node": _filtered_by_node,
     "filtered_by_pair": _filtered_by_pair,
@@ -417,6 +502,9 @@ LOOPS = {
     "vectors_by_sender": _vectors_by_sender,
     "vectors_by_pair": _vectors_by_pair,
     "vectors_by_edge": _vectors_by_edge,
+    "attended_by_node": _attended_by_node,
+    "attended_by_pair": _attended_by_pair,
+    "attended_by_weight": _attended_by_weight,
     "aggregate": _aggregate,
     "aggregate_slopes_by_node": _aggregate_slopes_by_node,
     "aggregate_slopes_by_pair": _aggregate_slopes_by_pair,
@@ -425,11 +513,11 @@ LOOPS = {
 
 BY_NODE = (
     *("filtered_by_node", "vectors_by_receiver", "vectors_by_sender"),
-    *("aggregate", "aggregate_slopes_by_node"),
+    *("attended_by_node", "aggregate", "aggregate_slopes_by_node"),
 )
 """Loops that have a program for each node; the others have one for each tile of pairs or edges."""
 
-ALL_FEATURES = ("vectors_by_edge", "aggregate_slopes_by_pair")
+ALL_FEATURES = ("vectors_by_edge", "attended_by_weight", "aggregate_slopes_by_pair")
 """Loops that sum over features, so that a program takes all of them."""
 
 EXACT = ("aggregate", "aggregate_slopes_by_node", "aggregate_slopes_by_pair")

@@ -163,10 +163,62 @@ def vectors_by_triton(
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
 
 
+def weighted_by_triton(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the form of ``eager_passes.weighted_slopes``; see there."""
+    values, weights, grad = arguments
+    absent = values.new_empty(0, values.shape[1])
+    given, wanted = (values, absent, weights, grad), (needed[0], False, *needed[1:])
+    slopes = attended_by_triton(given, links, wanted)
+    return [slopes[0], *slopes[2:]]
+
+
+def attended_by_triton(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the form of ``eager_passes.attended_slopes``; see there.
+
+    Args:
+        arguments: as there; without rows in the filters, weights are those of pairs.
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed.
+    """
+    values, filters, weights, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    slopes: list[Any] = [None] * 4
+    arrays: tuple[Tensor, ...]
+    (nodes, width), heads, edges = values.shape, weights.shape[1], len(s)
+    filtered = filters.shape[0] > 0
+    pairs = filters.shape[0] if filtered else weights.shape[0]
+    shared = choose_constants([values], width) | {"HEADS": heads}
+    if needed[0]:
+        slopes[0] = _empty_like(values)
+        arrays = grad, filters, weights, r, by_s, s_starts, slopes[0]
+        run_loop("attended_by_node", arrays, [pairs], nodes, **shared, FILTERED=filtered)
+    if needed[1]:
+        slopes[1] = _empty_like(filters)
+        arrays, ways = (values, weights, grad, s, r, slopes[1]), _ways(edges, pairs)
+        run_loop("attended_by_pair", arrays, [pairs, edges], pairs, **shared, WAYS=ways)
+    if needed[2]:
+        slopes[2] = _empty_like(weights)
+        rows, ways = (edges, 1) if filtered else (pairs, _ways(edges, pairs))
+        own = shared | choose_constants([values], width // heads) | {"F": width, "WAYS": ways}
+        arrays, sizes = (values, filters, grad, s, r, slopes[2]), [pairs, edges, rows]
+        run_loop("attended_by_weight", arrays, sizes, rows, **own, FILTERED=filtered)
+    if needed[3]:
+        slopes[3] = _empty_like(values)
+        arrays = values, filters, weights, s, by_r, r_starts, slopes[3]
+        run_loop("attended_by_node", arrays, [pairs], nodes, **shared, FILTERED=filtered)
+    return slopes
+
+
 TRITON_FORMS: dict[str, FormSlopes] = {
     "filtered": filtered_by_triton,
     "directed": directed_by_triton,
     "vectors": vectors_by_triton,
+    "weighted": weighted_by_triton,
+    "attended": attended_by_triton,
 }
 """Implementation of each form."""
 

@@ -124,7 +124,7 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another(loops):
 
 
 @needs_interpreter
-@pytest.mark.parametrize("conv", ["painn", "pna"])
+@pytest.mark.parametrize("conv", ["painn", "pna", "et"])
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(1, count=4))]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
