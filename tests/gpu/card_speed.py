@@ -74,13 +74,6 @@ def ratio_of_inference(conv: str, bench: Bench, device: torch.device, turns: int
     return ratios[len(ratios) // 2]
 
 
-def bytes_per_second(device: torch.device, size: int) -> float:
-    """Return the bandwidth of a copy within the device, bytes read and written."""
-    clock, source = clock_of(device), torch.rand(size, device=device)
-    target = torch.empty_like(source)
-    return 8.0 * size / min(clock(lambda: target.copy_(source)) for _ in range(10))
-
-
 def share_of_bandwidth(form: str, nodes: int, device: torch.device) -> float:
     """Return the bytes that a sum must read and write once, over its time and the bandwidth."""
     clock = clock_of(device)
@@ -92,7 +85,7 @@ def share_of_bandwidth(form: str, nodes: int, device: torch.device) -> float:
     best = min(clock(lambda: SUMS[form](*given, there)) for _ in range(20))
     arrays = [*given, result, there.sender, there.by_receiver, there.receiver_starts]
     moved = sum(each.numel() * each.element_size() for each in arrays)
-    return moved / best / bytes_per_second(device, 2**26 if device.type == "cuda" else 2**20)
+    return moved / best / models.bytes_per_second(device, 2**26 if device.type == "cuda" else 2**20)
 
 
 def joules_per_graph(bench: Bench, device: torch.device, steps: int) -> float:
