@@ -80,17 +80,18 @@ def compare_engines(
 
 
 class GraphEngine(EagerEngine):
-    """Replays a CUDA graph of all members for batches of the shape of the first one."""
+    """Captures all members on the batches of its first structures, and replays them on these."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         super().__init__(members, device)
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def predict(self, graphs, indices):
-        """Yield each member's heads, from the memory of the capture, for the same structures."""
+        """Yield each member's heads for the first structures, in the memory of the capture."""
         if self.graph is None:
             self.batches = list(member_batches(self.members, graphs, indices, self.device))
             side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):  # kernels are compiled before the capture
                 self.run()
             side.synchronize()
@@ -214,7 +215,7 @@ def run(report: "Report", device: torch.device) -> None:
         report.check("full memory", partial(survive_full_memory, many, device), LIMITS["fp64"])
         if not report.small:
             engines |= {f"stacked {net[0]} x 8": (StackedEngine, [net] * 8) for net in ALIKE}
-            engines["CUDA graph unlike"] = (GraphEngine, ensemble.UNLIKE)
+            engines["CUDA graph unlike, batches kept"] = (GraphEngine, ensemble.UNLIKE)
             compiled = partial(CompiledEngine, place=Path(folder))
             engines[f"compiled {ALIKE[0][0]} x 8"] = (compiled, [ALIKE[0]] * 8)
         for name, (make, nets) in engines.items():
