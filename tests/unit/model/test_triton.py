@@ -113,7 +113,11 @@ def test_edge_functions_take_several_types_and_give_each_its_own(case, loops):
         slopes = torch.autograd.grad(value, given, slope.to(value.dtype))
         results.append([value, *slopes])
     assert [each.dtype for each in results[0]] == [torch.float32, *(e.dtype for e in inputs)]
-    assert_near([each.double() for each in results[0]], results[1], 0.05)
+    largest = max(float(each.detach().abs().max()) for each in results[1])
+    for each, wanted in zip(*results, strict=True):
+        # a sum over all edges, such as the slope of the gate's bias, may cancel
+        scale = max(float(wanted.detach().abs().max()), 0.1 * largest)
+        torch.testing.assert_close(each.double(), wanted, rtol=0, atol=0.03 * scale)
     assert loops
 
 
