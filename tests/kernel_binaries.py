@@ -10,7 +10,9 @@ import json
 import sys
 
 import torch
-from kernel_cases import FACTORS, TRITON_SUMS, factors_of, inputs_of, random_links
+from kernel_cases import FACTORS, SUMS, WIDTH, factors_of, inputs_of, links_of, random_links
+
+from hydragnn_hpo.model.kernels.eager_edge_functions import EdgeCall
 
 TARGETS = {"cubin": ("ptx", "cuda", 90, 32), "hsaco": ("amdgcn", "hip", "gfx90a", 64)}
 TYPES = {
@@ -32,17 +34,28 @@ def launches_of_all_loops(dtype):
         launches[key] = (name, arrays, numbers, constants)
 
     subject.run_loop = noted
-    links, rows = random_links(1, paired=True)
-    for form in TRITON_SUMS:
-        inputs = inputs_of(form, links, rows, dtype)
-        slopes = subject.TRITON_FORMS.get("filtered" if form == "components" else form)
-        if slopes is None:  # a form without loops of Triton
+    for paired in (True, False):
+        links, rows = random_links(1, paired)
+        call_forms(paired, dtype)
+        call_edge_functions(links, rows, dtype)
+    return launches.values()
+
+
+def call_forms(paired, dtype):
+    """Differentiate each form by each argument, and the aggregates."""
+    from hydragnn_hpo.model.kernels import triton_passes as subject
+
+    for form in SUMS:
+        name = {"components": "filtered", "coupled to fewer": "coupled"}.get(form, form)
+        if name not in subject.TRITON_FORMS:  # scores are a derivative of another form
             continue
-        slots = range(len(inputs) + 1)
-        result = torch.empty(len(inputs[0]), *[3] * (form in ("directed", "vectors")),
-                             *inputs[0].shape[1:], dtype=dtype)  # fmt: skip
-        for slot in slots:
-            slopes([*inputs, result], links.arrays, [place == slot for place in slots])
+        links, rows = links_of(form, 1, paired)
+        inputs = inputs_of(form, links, rows)
+        given = [each.to(dtype) for each in (*inputs, SUMS[form](*inputs, links))]
+        for slot in range(len(given)):
+            needed = [place == slot for place in range(len(given))]
+            subject.TRITON_FORMS[name](given, links.arrays, needed)
+    links, rows = random_links(1, paired)
     for conv in FACTORS:
         received, sent, measured, filters, weights = (
             torch.empty(0, received.shape[1], dtype=dtype) if each is None else each.to(dtype)
@@ -53,7 +66,25 @@ def launches_of_all_loops(dtype):
         sums, extremes, shares = subject.aggregate_by_triton(inputs, links.arrays)
         reached = extremes, torch.cat((sums, shares), dim=1)
         subject.aggregate_slopes_by_triton(inputs, links.arrays, reached, [True] * 5)
-    return launches.values()
+
+
+def call_edge_functions(links, rows, dtype):
+    """Call each function of edges, its slopes and its curvature."""
+    from hydragnn_hpo.model.kernels.triton_edge_functions import TRITON_EDGE_LOOPS
+
+    nodes, edges, two = links.num_nodes, len(links.sender), 2 * WIDTH
+    products = [(nodes, two), (nodes, two), (rows, two), (rows, 1)]
+    for name, option, shapes in (
+        ("bent_ends", 0.2, [(nodes, WIDTH), (nodes, WIDTH), (rows, WIDTH)]),
+        ("gated_sum", 0.0, [(edges, WIDTH), (rows, 1), (WIDTH,), (1, WIDTH), (1,)]),
+        ("product_sum", 0.0, products),
+        ("product_sum", 1.0, products),
+    ):
+        inputs, loops = [torch.zeros(s, dtype=dtype) for s in shapes], TRITON_EDGE_LOOPS[name]
+        call = EdgeCall(inputs, links, option)
+        value = loops.value(call)
+        loops.slopes(call, value)
+        loops.curvature(call, [value, *(inputs[slot] for slot in loops.smooth)])
 
 
 def main(binary, dtype):
@@ -62,11 +93,12 @@ def main(binary, dtype):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from hydragnn_hpo.model.kernels.triton_loops import EXACT, LOOPS
+    from hydragnn_hpo.model.kernels.triton_loops import EXACT
+    from hydragnn_hpo.model.kernels.triton_passes import ALL_LOOPS
 
     assembly, *target = TARGETS[binary]
     for name, arrays, numbers, constants in launches_of_all_loops(getattr(torch, dtype)):
-        loop, options = LOOPS[name], {"enable_fp_fusion": name not in EXACT}
+        loop, options = ALL_LOOPS[name], {"enable_fp_fusion": name not in EXACT}
         kinds = [*(TYPES[each.dtype] for each in arrays), *("i64" for _ in numbers)]
         signature = dict(zip(loop.arg_names, kinds + ["constexpr"] * len(constants), strict=True))
         source = ASTSource(loop, signature, constants)

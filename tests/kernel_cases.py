@@ -33,15 +33,15 @@ def random_links(seed, paired, nodes=NODES):
     return scatter.build_paired_links(sender, receiver, order, nodes, lone), len(first)
 
 
-def links_of(form, seed, paired):
+def links_of(form, seed, paired, nodes=NODES):
     """Draw the links of a sum, and return the rows of its filters, too.
 
     The ends of triplets are edges, and the triplets are sorted by the second.
     """
-    links, rows = random_links(seed, paired)
+    links, rows = random_links(seed, paired, nodes)
     if form == "triplets":
         ends = (end[links.by_receiver] for end in (links.sender, links.receiver))
-        links = scatter.build_links(*ends, NODES)
+        links = scatter.build_links(*ends, nodes)
     return links, rows
 
 
@@ -78,8 +78,6 @@ SUMS = {
     "coupled to fewer": passes.coupled_sum,
     "triplets": passes.triplet_sum,
 }
-TRITON_SUMS = ("filtered", "components", "directed", "vectors")
-"""Those of them that Triton has loops for."""
 
 
 def everything(form, inputs, links, kernels):

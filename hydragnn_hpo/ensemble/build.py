@@ -84,10 +84,11 @@ from hydragnn_hpo.ensemble.cross_fit import calibrate_folds
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
+    EagerEngine,
     Member,
     make_member,
-    member_batches,
     pieces,
+    predict_in_halves,
 )
 from hydragnn_hpo.ensemble.inference import (
     as_array,
@@ -285,9 +286,10 @@ def predict_split(
     for member in members:
         member.model.to(place)
     parts: list[dict[str, list[np.ndarray]]] = [{} for _ in members]
+    engine = EagerEngine(members, place)
     for piece in pieces(graphs, indices, EDGES_PER_BATCH):
-        for row, (member, batch) in enumerate(member_batches(members, graphs, piece, place)):
-            for name, values in member.model(batch).items():
+        for row, (_, heads) in enumerate(predict_in_halves(engine, graphs, piece, place)):
+            for name, values in heads.items():
                 parts[row].setdefault(name, []).append(as_array(values))
     whole = [{name: np.concatenate(some) for name, some in part.items()} for part in parts]
     predictions: MemberPredictions = {}

@@ -8,6 +8,7 @@ w its components.
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +23,10 @@ from hydragnn_hpo.config.convs.spec import is_user_conv
 from hydragnn_hpo.data import Batch, GraphSet, make_batch
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
-from hydragnn_hpo.launching import DEVICE
 from hydragnn_hpo.model import MultiHeadGNN
-from hydragnn_hpo.training import DTYPES
+from hydragnn_hpo.training import DTYPES, is_out_of_memory, release_memory
+
+logger = logging.getLogger(__name__)
 
 AUTO = "auto"
 """Name that stands for an automatically chosen device."""
@@ -329,6 +331,37 @@ class Engine(Protocol):
         """
 
 
+def predict_in_halves(
+    engine: Engine, graphs: GraphSet, indices: np.ndarray, device: torch.device
+) -> list[tuple[Member, dict[str, Tensor]]]:
+    """Predict a batch of graphs, or its halves, and halves of these, where memory runs out.
+
+    Args:
+        engine: predicts with all members, in the same order for each batch.
+        graphs: graphs with edges up to the longest cutoff of the members.
+        indices: positions of the graphs of the batch, [G].
+        device: device whose unused memory is released before the halves are predicted.
+
+    Returns:
+        Each member with its heads and variances.
+    """
+    try:
+        return list(engine.predict(graphs, indices))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error) or len(indices) < 2:
+            raise
+        logger.warning("out of memory: %d structures are predicted in two halves.", len(indices))
+    # Outside the handler: the caught error keeps the tensors of the failed pass alive.
+    release_memory(device)
+    first, second = (
+        predict_in_halves(engine, graphs, half, device) for half in np.array_split(indices, 2)
+    )
+    return [
+        (member, {name: torch.cat((values, others[name])) for name, values in heads.items()})
+        for (member, heads), (_, others) in zip(first, second, strict=True)
+    ]
+
+
 class EagerEngine:
     """Runs members one after the other; those with equal keys share a batch."""
 
@@ -382,7 +415,7 @@ def devices_of(named: str) -> list[str]:
         ConfigError: this host does not have one of the devices.
     """
     if named == AUTO:
-        return [os.environ.get(DEVICE) or _first_accelerator() or "cpu"]
+        return [os.environ.get("HYDRAGNN_HPO_DEVICE") or _first_accelerator() or "cpu"]
     names = [name.strip() for name in named.split(",")]
     for name in names:
         _check_device(name)

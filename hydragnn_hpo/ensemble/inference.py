@@ -40,6 +40,7 @@ from hydragnn_hpo.ensemble.engine import (
     devices_of,
     make_member,
     pieces,
+    predict_in_halves,
 )
 from hydragnn_hpo.ensemble.local_descriptors import LocalModels
 from hydragnn_hpo.ensemble.prediction import HeadPrediction, PredictedStructures, Prediction
@@ -458,7 +459,7 @@ class Ensemble:
     def moments(
         self, graphs: GraphSet, indices: np.ndarray, collect: dict[str, MemberValues] | None = None
     ) -> dict[str, Moments]:
-        """Run all members on one batch of graphs.
+        """Run all members on one batch of graphs, in halves where memory runs out.
 
         Args:
             graphs: graphs with edges up to the ensemble's cutoff.
@@ -469,7 +470,7 @@ class Ensemble:
             Moments by head (mean, spread, predicted variance), R rows each.
         """
         moments = {name: Moments(head.bounds) for name, head in self.manifest.heads.items()}
-        for member, heads in self.engine.predict(graphs, indices):
+        for member, heads in predict_in_halves(self.engine, graphs, indices, self.device):
             for name, weight in member.weights.items():
                 noise = heads.get(variance_key(name))
                 values = as_array(heads[name])

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.training.checkpoint import read_checkpoint
     from hydragnn_hpo.training.ddp import adopt_mpi_environment, finalize_mpi
     from hydragnn_hpo.training.io_benchmark import IoBenchmark, measure_io
+    from hydragnn_hpo.training.memory import is_out_of_memory, release_memory
     from hydragnn_hpo.training.precision import DTYPES
     from hydragnn_hpo.training.profiler import ProfilePlan
     from hydragnn_hpo.training.trainer import check_model, make_sampler
@@ -20,10 +21,12 @@ __all__ = [
     "adopt_mpi_environment",
     "check_model",
     "finalize_mpi",
+    "is_out_of_memory",
     "make_sampler",
     "measure_io",
     "open_graphs",
     "read_checkpoint",
+    "release_memory",
     "run_by_hand",
     "run_placed",
 ]

@@ -1,8 +1,9 @@
 """Predict with 8 unlike members: ours, eager and compiled, against 8 separate calls.
 
 The peer is how committees are run: each member builds its own neighbour lists (``vesin``, as ours)
-and PyG's ``DataLoader`` makes its batches; the nets are the same. One process, one thread, CPU
-time; all ways take turns over the same structures, medians. ``HYDRAGNN_HPO_DATA`` gives real
+and PyG's ``DataLoader`` makes its batches; the nets are the same, once with our kernels
+(``separate``), once without (``separate_eager``). One process, one thread, CPU time; all ways take
+turns over the same structures, medians. ``HYDRAGNN_HPO_DATA`` gives real
 structures, without it the molecules of ASE's G2 collection stand in.
 
     HYDRAGNN_HPO_DATA=... .venv/bin/python tests/benchmarks/ensemble.py
@@ -24,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,10 +34,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.collections import g2
 from ase.io import iread
-from rank_scaling import PER_FILE, rank_scaling
 from record import add_smoke, finish
-from torch_geometric.data import Data
-from torch_geometric.loader import DataLoader
 
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
@@ -45,6 +44,9 @@ from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.memory import keep_freed_memory
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 UNLIKE = (
     ("cgcnn", 48, 2, 4.5),
@@ -58,7 +60,13 @@ UNLIKE = (
 )
 """Conv, width, layers, cutoff in angstrom: of the kind that the recorded campaigns keep."""
 
-DEMANDING = "0"
+OURS = {"eager": "eager_kernels", "compiled": "compiled"}
+"""Names of our ways in figures over calls without kernels; machine code is of torch's operations.
+"""
+
+Nets = Sequence[tuple[str, int, int, float]]
+
+DEMANDING = "1"
 """The member that takes most memory: what the micro-batch has to leave room for."""
 
 TARGET = {"level": "graph", "shape": "scalar", "mean": 0.0, "std": 1.0, "energy": "per_atom"}
@@ -71,13 +79,13 @@ FILES = {
 }
 
 
-def members(nets: Sequence[tuple[str, int, int, float]] = UNLIKE) -> list[Member]:
+def members(nets: Nets = UNLIKE, kernels: str = "auto") -> list[Member]:
     """Build nets with random weights: what they say does not matter here."""
     made = []
     for number, (conv, features, layers, cutoff) in enumerate(nets):
         torch.manual_seed(number)
         options = {"conv": conv, "features": features, "layers": layers, "cutoff": cutoff}
-        config = ModelConfig.model_validate({**options, "basis_size": 16})
+        config = ModelConfig.model_validate({**options, "basis_size": 16, "kernels": kernels})
         net = MultiHeadGNN(config, {"energy": HeadConfig()}, {"energy": TARGET})
         net.eval().requires_grad_(False)
         signature = json.dumps(options)
@@ -96,8 +104,10 @@ def structures(kind: str, count: int) -> list[Atoms]:
     return list(iread(io.StringIO(text), index=f":{count}", format="extxyz"))
 
 
-def graph(atoms: Atoms, cutoff: float) -> Data:
+def graph(atoms: Atoms, cutoff: float) -> "Data":
     """Make PyG's graph of a structure, with a neighbour list of its own."""
+    from torch_geometric.data import Data
+
     search = vesin.NeighborList(cutoff=cutoff, full_list=True, n_threads=1)
     sender, receiver, shift = search.compute(atoms.positions, atoms.cell.array, atoms.pbc, "ijS")
     edges = np.stack((sender, receiver)).astype(np.int64)
@@ -113,6 +123,8 @@ def graph(atoms: Atoms, cutoff: float) -> Data:
 @torch.no_grad()
 def separate(nets: list[Member], atoms: list[Atoms]) -> tuple[np.ndarray, np.ndarray]:
     """Call each member for itself, then take mean and spread."""
+    from torch_geometric.loader import DataLoader
+
     said = []
     for member in nets:
         graphs = [graph(each, member.cutoff) for each in atoms]
@@ -165,20 +177,26 @@ def same(found: tuple[np.ndarray, np.ndarray], wanted: tuple[np.ndarray, np.ndar
 
 
 def compare(
-    kind: str, count: int, rounds: int, engines: dict[str, Engine], nets: list[Member]
+    kind: str, count: int, rounds: int, engines: dict[str, Engine], nets: Nets
 ) -> dict[str, float]:
     """Give how much quicker our ways are than separate calls, and what each takes."""
-    atoms = structures(kind, count)
-    wanted = separate(nets, atoms)
-    ways: dict[str, Callable[[], object]] = {"separate": lambda: separate(nets, atoms)}
+    atoms, peers = structures(kind, count), {"separate": members(nets)}
+    peers["separate_eager"] = members(nets, kernels="eager")
+    ways: dict[str, Callable[[], object]] = {
+        name: partial(separate, each, atoms) for name, each in peers.items()
+    }
+    wanted = separate(peers["separate"], atoms)
+    same(separate(peers["separate_eager"], atoms), wanted)
     for name, engine in engines.items():
         same(together(engine, atoms, EDGES_PER_BATCH), wanted)
         ways[name] = partial(together, engine, atoms, EDGES_PER_BATCH)
     taken = in_turns(ways, rounds)
     figures = {}
     for name in engines:
-        ratios = [a / b for a, b in zip(taken["separate"], taken[name], strict=True)]
-        figures[f"{kind}_{name}_over_separate"] = statistics.median(ratios)
+        keys = (f"{kind}_{name}_over_separate", f"{OURS[name]}_over_separate_eager_{kind}")
+        for key, peer in zip(keys, peers, strict=True):
+            ratios = [a / b for a, b in zip(taken[peer], taken[name], strict=True)]
+            figures[key] = statistics.median(ratios)
         figures[f"{kind}_{name}_structures_per_cpu_s"] = count / statistics.median(taken[name])
     return figures
 
@@ -243,8 +261,8 @@ def main() -> None:
     torch.set_flush_denormal(True)
     warnings.simplefilter("ignore")
     if chosen.smoke:
-        nets = members()
-        figures = compare("molecules", 8, 1, {"eager": EagerEngine(nets, CPU)}, nets)
+        engine = EagerEngine(members(), CPU)
+        figures = compare("molecules", 8, 1, {"eager": engine}, UNLIKE)
         return finish(__file__, figures | shares("molecules", 2), keep=False)
     if chosen.quick:
         return finish(__file__, quick(), keep=False)
@@ -254,23 +272,28 @@ def main() -> None:
 
 
 def quick() -> dict[str, float]:
-    """Return the same figures of fewer molecules and turns; two compiled members share their code.
+    """Return the same figures of fewer molecules and turns; two small compiled members share code.
 
     While it is made, which nobody times, the peaks of memory are measured beside.
     """
-    nets, alike = members(), members(UNLIKE[1:2] * 2)
+    from rank_scaling import PER_FILE, rank_scaling
+    from unlike_members import MEMBERS
+
+    alike = [("schnet", 64, 1, 5.0)] * 2
     with TemporaryDirectory() as place, ThreadPoolExecutor(1) as pool:
-        eager = compare("molecules", 64, 3, {"eager": EagerEngine(nets, CPU)}, nets)
+        figures = compare("molecules", 64, 3, {"eager": EagerEngine(members(), CPU)}, UNLIKE)
         peaks = pool.submit(lambda: [peak(how, 120, place) for how in (DEMANDING, "eager")])
-        machine_code = CompiledEngine(alike, CPU, Path(place))
+        machine_code = CompiledEngine(members(alike), CPU, Path(place))
         together(machine_code, structures("molecules", 8), EDGES_PER_BATCH)
         one, all_of_them = peaks.result()
-        compiled = compare("molecules", 64, 3, {"compiled": machine_code}, alike)
+        figures |= compare("molecules", 64, 3, {"compiled": machine_code}, alike)
         (folder := Path(place) / "ranks").mkdir()
-        ranks = rank_scaling({"molecules": structures("molecules", 4 * PER_FILE)}, 1, folder)
+        many = {"molecules": structures("molecules", 2 * PER_FILE)}
+        ranks = rank_scaling(many, 1, folder, MEMBERS[::2])
     return {
-        "eager_over_separate": eager["molecules_eager_over_separate"],
-        "compiled_over_separate": compiled["molecules_compiled_over_separate"],
+        "eager_over_separate": figures["molecules_eager_over_separate"],
+        "compiled_over_separate": figures["molecules_compiled_over_separate"],
+        **{name: ratio for name, ratio in figures.items() if name.endswith("eager_molecules")},
         "memory_over_one": all_of_them / one,
         "rank_scaling_2": ranks["rank_scaling_2"],
     }
@@ -288,16 +311,21 @@ def whole(count: int, place: str) -> dict[str, float]:
     print(compiled.ways, file=sys.stderr)
     engines: dict[str, Engine] = {"eager": EagerEngine(members(), CPU), "compiled": compiled}
     for kind in (*FILES, "molecules"):
-        figures |= compare(kind, count, 5, engines, members()) | shares(kind, count)
-    for way in engines:  # the median over kinds of structures
-        ratios = [figures[f"{kind}_{way}_over_separate"] for kind in (*FILES, "molecules")]
+        figures |= compare(kind, count, 5, engines, UNLIKE) | shares(kind, count)
+    kinds = (*FILES, "molecules")
+    for way in engines:  # the medians over kinds of structures
+        ratios = [figures[f"{kind}_{way}_over_separate"] for kind in kinds]
         figures[f"{way}_over_separate"] = statistics.median(ratios)
+        ratios = [figures[f"{OURS[way]}_over_separate_eager_{kind}"] for kind in kinds]
+        figures[f"{OURS[way]}_over_separate_eager_median"] = statistics.median(ratios)
     alone = [peak(str(number), count, place) for number in range(len(UNLIKE))]
     all_of_them = peak("eager", count, place)
     figures["memory_one_mb"] = max(alone)
     figures["memory_over_one"] = all_of_them / max(alone)
     figures["memory_over_median"] = all_of_them / statistics.median(alone)
     figures["memory_compiled_over_one"] = peak("compiled", count, place) / max(alone)
+    from rank_scaling import PER_FILE, rank_scaling
+
     (folder := Path(place) / "ranks").mkdir()
     many = {kind: structures(kind, 16 * PER_FILE) for kind in FILES}
     figures |= rank_scaling(many, 5, folder)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,8 +51,8 @@ WITH_LOOPS = (
     *("painn", "pnaeq", "mace", "et", "alignn"),
 )
 """Convs that send by passes of ``model.kernels``."""
-QUICK_SECONDS = 25
-"""A quick run starts no measurement of forces after this time."""
+QUICK = ("gat", "cgcnn", "schnet", "egnn", "painn")
+"""Convs of which a quick run measures forces and loops, too; steps of others take longer."""
 
 
 def molecule(random: np.random.Generator, name: str) -> Graph:
@@ -270,6 +270,61 @@ def kept_bytes(net: nn.Module, loss: Callable[[int], Tensor]) -> int:
     return total
 
 
+def bytes_per_second(device: torch.device, size: int) -> float:
+    """Return the bandwidth of a copy of ``size`` fp32 numbers, bytes read and written."""
+    source = torch.rand(size, device=device)
+    target = torch.empty_like(source)
+    return 8.0 * size / min(seconds(lambda: target.copy_(source)) for _ in range(10))
+
+
+def bytes_of(arrays: Iterable[Any]) -> int:
+    """Sum the sizes of arrays, which may stand in tuples, in bytes."""
+    return sum(
+        bytes_of(each) if isinstance(each, tuple) else each.numel() * each.element_size()
+        for each in arrays
+    )
+
+
+def share_of_bandwidth(conv: str, bench: Bench, budget: float, bandwidth: float) -> float:
+    """Return the bytes that a step's loops must move, over their time and the memory's bandwidth.
+
+    A loop reads or writes each of its arrays, the indices of edges among them, at least once, so
+    it moves the sum of their sizes. Forward, ``filtered_sum`` takes ``4 (2 N F + P F)`` bytes of
+    values, sums and filters in fp32, and ``8 (2 E + N + 1)`` of senders, order and starts. Added up
+    are all loops of ``model.kernels``, forward and backward, of steps on energies. Arrays that stay
+    in a cache can exceed the bandwidth.
+
+    Args:
+        conv: that sends by loops.
+        bench: the batches.
+        budget: CPU time to spend in seconds; there are at least 2 steps.
+        bandwidth: of the memory, see ``bytes_per_second``.
+
+    Returns:
+        Share of the bandwidth; 0 where no loop runs.
+    """
+    from hydragnn_hpo.model.kernels import numba_passes
+
+    net, heads = our_net(conv, bench, False, "numba")
+    run_loop, moved, spent, steps = numba_passes.run_loop, 0, 0.0, 0
+
+    def noted(name: str, *arrays: Any) -> None:
+        nonlocal moved, spent
+        moved += bytes_of(arrays)
+        spent += seconds(lambda: run_loop(name, *arrays))
+
+    our_loss(net, heads, bench.batches[0]).backward()  # compiles, or loads the loops
+    ends = time.process_time() + budget
+    numba_passes.run_loop = noted
+    try:
+        while steps < 2 or time.process_time() < ends:
+            our_loss(net, heads, bench.batches[steps % len(bench.batches)]).backward()
+            steps += 1
+    finally:
+        numba_passes.run_loop = run_loop
+    return moved / spent / bandwidth if moved else 0.0
+
+
 def measured(conv: str, bench: Bench, budget: float) -> dict[str, float]:
     """Measure one conv on energies: speed and memory."""
     pair = Pair.of(conv, bench, forces=False)
@@ -397,7 +452,7 @@ def main() -> None:
     parser.add_argument("--forces", action="store_true", help="with --profile: train on forces")
     parser.add_argument("--compiled", metavar="CONV", help=argparse.SUPPRESS)
     add_smoke(parser)
-    asked, started = parser.parse_args(), time.perf_counter()
+    asked = parser.parse_args()
     if asked.quick:
         asked.seconds = 0.15
     if asked.smoke:
@@ -421,13 +476,15 @@ def main() -> None:
     convs = chosen(asked.only)
     for conv in convs:
         figures |= measured(conv, bench, asked.seconds)
-    for conv in (conv for conv in convs if CONV_SPECS[conv].forces):
-        if asked.quick and time.perf_counter() - started > QUICK_SECONDS:
-            print(f"{conv}: no time for forces")
-            continue
+    more = [conv for conv in convs if conv in QUICK or not asked.quick]
+    for conv in (conv for conv in more if CONV_SPECS[conv].forces):
         figures |= measured_forces(conv, bench, asked.seconds)
     for conv in (conv for conv in convs if conv in WITH_LOOPS and not asked.quick):
         figures |= measured_kernels(conv, bench, asked.seconds)
+    bandwidth = bytes_per_second(torch.device("cpu"), 2**24)
+    for conv in (conv for conv in more if conv in WITH_LOOPS):
+        share = share_of_bandwidth(conv, bench, asked.seconds / 4, bandwidth)
+        figures[f"share_of_bandwidth_{conv}"] = share
     if not asked.quick:
         figures |= {f"compiled_over_eager_{conv}": compiled_in_time(conv) for conv in convs}
     figures["train_over_pyg_median"] = statistics.median(

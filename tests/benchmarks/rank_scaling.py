@@ -10,11 +10,12 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ase import Atoms
 from ase.io import write
-from unlike_members import unlike_members
+from unlike_members import MEMBERS, unlike_members
 
 PER_FILE = 200
 """Structures of a file: more than 64 KiB, so that each is a piece of its own."""
@@ -22,13 +23,19 @@ PER_FILE = 200
 SECONDS = 600.0
 
 
-def rank_scaling(kinds: dict[str, list[Atoms]], rounds: int, folder: Path) -> dict[str, float]:
+def rank_scaling(
+    kinds: dict[str, list[Atoms]],
+    rounds: int,
+    folder: Path,
+    members: Sequence[dict[str, object]] = MEMBERS,
+) -> dict[str, float]:
     """Measure how two ranks compare with one.
 
     Args:
         kinds: structures, some multiple of ``PER_FILE`` of each kind.
         rounds: in which one and two ranks take turns.
         folder: for whatever is made.
+        members: models of the members.
 
     Returns:
         ``rank_scaling_2``: CPU-seconds of one rank over those of two, the smallest of all kinds;
@@ -39,7 +46,7 @@ def rank_scaling(kinds: dict[str, list[Atoms]], rounds: int, folder: Path) -> di
     for kind, structures in kinds.items():
         place = folder / kind
         place.mkdir()
-        ensemble, files = unlike_members(place, structures), _files(place, structures)
+        ensemble, files = unlike_members(place, structures, members), _files(place, structures)
         runs: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
         for number in range(rounds):
             for ranks, measured in runs.items():

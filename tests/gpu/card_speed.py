@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import models
 import torch
 from card_correctness import links_on
-from kernel_cases import SUMS, TRITON_SUMS, inputs_of, random_links
+from kernel_cases import SUMS, inputs_of, links_of
 from models import Bench, Pair
 
 from hydragnn_hpo.config.convs import CONV_SPECS
@@ -74,17 +74,10 @@ def ratio_of_inference(conv: str, bench: Bench, device: torch.device, turns: int
     return ratios[len(ratios) // 2]
 
 
-def bytes_per_second(device: torch.device, size: int) -> float:
-    """Return the bandwidth of a copy within the device, bytes read and written."""
-    clock, source = clock_of(device), torch.rand(size, device=device)
-    target = torch.empty_like(source)
-    return 8.0 * size / min(clock(lambda: target.copy_(source)) for _ in range(10))
-
-
 def share_of_bandwidth(form: str, nodes: int, device: torch.device) -> float:
     """Return the bytes that a sum must read and write once, over its time and the bandwidth."""
     clock = clock_of(device)
-    links, rows = random_links(1, paired=True, nodes=nodes)
+    links, rows = links_of(form, 1, paired=True, nodes=nodes)
     kernels = choose_kernels("auto", device.type, torch.float32)
     given = [each.detach().to(device) for each in inputs_of(form, links, rows, torch.float32)]
     there = replace(links_on(links, device), kernels=kernels)
@@ -92,7 +85,7 @@ def share_of_bandwidth(form: str, nodes: int, device: torch.device) -> float:
     best = min(clock(lambda: SUMS[form](*given, there)) for _ in range(20))
     arrays = [*given, result, there.sender, there.by_receiver, there.receiver_starts]
     moved = sum(each.numel() * each.element_size() for each in arrays)
-    return moved / best / bytes_per_second(device, 2**26 if device.type == "cuda" else 2**20)
+    return moved / best / models.bytes_per_second(device, 2**26 if device.type == "cuda" else 2**20)
 
 
 def joules_per_graph(bench: Bench, device: torch.device, steps: int) -> float:
@@ -131,7 +124,7 @@ def run(report: "Report", device: torch.device) -> None:
     budget, turns = (0.0, 2) if report.small else (2.0, 50)
     convs = [*ORDER, *(conv for conv in models.chosen(None) if conv not in ORDER)]
     chosen = ["schnet"] if report.small else [c for c in convs if c in models.chosen(None)]
-    for form in ("filtered",) if report.small else TRITON_SUMS:
+    for form in ("filtered",) if report.small else SUMS:
         size = 100 if report.small else 50_000
         report.check(f"bandwidth {form}", partial(share_of_bandwidth, form, size, device))
     for conv in chosen:

@@ -3,8 +3,9 @@
     python tests/gpu/run.py PART --out FOLDER             # on the first GPU
     python tests/gpu/run.py PART --out FOLDER --dry-run   # on the CPU, as small as it can be
 
-Writes ``FOLDER/CARD-PART.json`` and prints a table; the exit code is 1 if a check failed. Checks
-that would begin after 7 minutes are left out and noted as such, so that a part ends within 8.
+Writes the part's section of ``FOLDER/CARD.json``, in place of an earlier one, and a table of all
+parts, ``FOLDER/CARD.md``; the exit code is 1 if a check failed. Checks that would begin after 7
+minutes are left out and noted as such, so that a part ends within 8.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ TESTS = Path(__file__).parents[1]
 PARTS = {
     "correctness": "card_correctness",
     "training": "card_training",
+    "ensembles": "card_ensembles",
+    "lanes": "card_lanes",
     "speed": "card_speed",
 }
 """Module of each part, in the order of their worth."""
@@ -37,11 +41,13 @@ class Report:
     """Checks of one part on one device."""
 
     path: Path
+    part: str
     card: str
     small: bool
     seconds: float = SECONDS
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
+    day: str = field(default_factory=lambda: date.today().isoformat())
 
     def check(self, name: str, work: Callable[[], float], most: float | None = None) -> None:
         """Note the number that ``work`` returns; above ``most`` or not finite, it fails.
@@ -69,16 +75,43 @@ class Report:
         self.write()
 
     def write(self) -> None:
-        """Write what there is, whole."""
-        text = json.dumps({"card": self.card, "dry_run": self.small, "checks": self.rows}, indent=1)
-        new = self.path.with_suffix(".new")
-        new.write_text(text + "\n")
-        new.replace(self.path)
+        """Write what there is, whole, beside the sections of other parts."""
+        parts = json.loads(self.path.read_text())["parts"] if self.path.exists() else {}
+        parts[self.part] = {"torch": torch_version(), "day": self.day, "checks": self.rows}
+        parts = {name: parts[name] for name in PARTS if name in parts}
+        result = {"card": self.card, "dry_run": self.small, "parts": parts}
+        write_whole(self.path, json.dumps(result, indent=1) + "\n")
+        write_whole(self.path.with_suffix(".md"), table_of(result))
 
     @property
     def failed(self) -> list[str]:
         """Names of the checks that failed."""
         return [name for name, row in self.rows.items() if row["ended"] == "failed"]
+
+
+def torch_version() -> str:
+    """Return the version of torch, which is imported after the environment is set."""
+    return str(sys.modules["torch"].__version__)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file in one step."""
+    new = path.with_suffix(path.suffix + ".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def table_of(result: dict[str, Any]) -> str:
+    """Return the checks of all parts on one card as a table in Markdown."""
+    lines = [f"# {result['card']}{', dry run' if result['dry_run'] else ''}"]
+    for part, section in result["parts"].items():
+        lines += ["", f"## {part}, {section['day']}, torch {section['torch']}", ""]
+        lines += ["| check | value | at most | seconds | |", "|---|---|---|---|---|"]
+        for name, row in section["checks"].items():
+            cells = (row.get(key) for key in ("value", "most", "seconds"))
+            shown = " | ".join("" if cell is None else f"{cell:g}" for cell in cells)
+            lines.append(f"| {name} | {shown} | {row['ended']} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -102,7 +135,8 @@ def main() -> int:
     card = "cpu" if asked.dry_run else torch.cuda.get_device_name(device)
     short = re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
     asked.out.mkdir(parents=True, exist_ok=True)
-    report = Report(asked.out / f"{short}-{asked.part}.json", card, asked.dry_run, asked.seconds)
+    path = asked.out / f"{short}.json"
+    report = Report(path, asked.part, card, asked.dry_run, asked.seconds)
     importlib.import_module(PARTS[asked.part]).run(report, device)
     report.write()
     print(f"{len(report.rows)} checks on {card}, failed: {', '.join(report.failed) or 'none'}")

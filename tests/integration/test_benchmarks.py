@@ -9,9 +9,11 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = [
@@ -31,6 +33,28 @@ def test_whatever_has_recorded_results_is_found():
     recorded = {Path(name).stem for name in results() if name.endswith(".json")}
     assert recorded
     assert recorded <= {path.stem for path in SCRIPTS}
+
+
+def test_the_bytes_that_a_loop_must_move_are_those_counted_by_hand(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import models
+    from kernel_cases import WIDTH, inputs_of, random_links
+
+    from hydragnn_hpo.model.kernels import numba_passes, passes
+
+    (links, pairs), moved = random_links(1, paired=True), []
+    values, filters = inputs_of("filtered", links, pairs, torch.float32)
+    run_loop = numba_passes.run_loop
+
+    def noted(name, *arrays):
+        moved.append(models.bytes_of(arrays))
+        run_loop(name, *arrays)
+
+    monkeypatch.setattr(numba_passes, "run_loop", noted)
+    passes.filtered_sum(values, filters, replace(links, kernels="numba"))
+    nodes, edges = links.num_nodes, 2 * pairs
+    numbers, indices = 2 * nodes * WIDTH + pairs * WIDTH, 2 * edges + nodes + 1
+    assert moved == [4 * numbers + 8 * indices]
 
 
 @pytest.mark.slow

@@ -25,16 +25,20 @@ def run_part(part, tmp_path, *more, code=""):
     )  # fmt: skip
 
 
+def checks_of(part, tmp_path):
+    return json.loads((tmp_path / "out" / "cpu.json").read_text())["parts"][part]["checks"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["correctness", "training", "speed"])
+@pytest.mark.parametrize("part", ["correctness", "training", "ensembles", "lanes", "speed"])
 def test_a_part_runs_dry(part, tmp_path):
     done = run_part(part, tmp_path, "--dry-run")
     assert done.returncode == 0, done.stdout + done.stderr
-    (written,) = (tmp_path / "out").iterdir()
-    result = json.loads(written.read_text())
+    assert {each.name for each in (tmp_path / "out").iterdir()} == {"cpu.json", "cpu.md"}
+    result = json.loads((tmp_path / "out" / "cpu.json").read_text())
     assert (result["card"], result["dry_run"]) == ("cpu", True)
-    assert len(result["checks"]) > 5
-    assert {each["ended"] for each in result["checks"].values()} == {"passed"}
+    assert len(checks_of(part, tmp_path)) > 5
+    assert {each["ended"] for each in checks_of(part, tmp_path).values()} == {"passed"}
 
 
 BROKEN = """
@@ -51,8 +55,8 @@ eager_passes.EAGER_FORMS["filtered"] = wrong
 def test_a_wrong_kernel_is_named_and_fails_the_part(tmp_path):
     done = run_part("correctness", tmp_path, "--dry-run", "--seconds", "5", code=BROKEN)
     assert done.returncode == 1
-    result = json.loads((tmp_path / "out" / "cpu-correctness.json").read_text())
-    failed = {name for name, row in result["checks"].items() if row["ended"] == "failed"}
+    rows = checks_of("correctness", tmp_path)
+    failed = {name for name, row in rows.items() if row["ended"] == "failed"}
     assert "kernel filtered float64" in failed
     assert "kernel directed float64" not in failed
 
@@ -60,8 +64,26 @@ def test_a_wrong_kernel_is_named_and_fails_the_part(tmp_path):
 def test_checks_that_would_begin_too_late_are_left_out(tmp_path):
     done = run_part("training", tmp_path, "--dry-run", "--seconds", "0")
     assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "out" / "cpu-training.json").read_text())
-    assert {each["ended"] for each in result["checks"].values()} == {"left out"}
+    assert {each["ended"] for each in checks_of("training", tmp_path).values()} == {"left out"}
+
+
+def test_a_part_run_again_replaces_its_own_section_of_the_one_file(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    row = {"most": 1e-3, "value": 2e-4, "ended": "passed", "seconds": 3.0}
+    parts = {
+        name: {"torch": "2.0", "day": "2026-01-02", "checks": {f"old {name}": row}}
+        for name in ("correctness", "training")
+    }
+    before = {"card": "cpu", "dry_run": True, "parts": parts}
+    (out / "cpu.json").write_text(json.dumps(before))
+    assert run_part("training", tmp_path, "--dry-run", "--seconds", "0").returncode == 0
+    assert checks_of("correctness", tmp_path) == {"old correctness": row}
+    assert "old training" not in checks_of("training", tmp_path)
+    table = (out / "cpu.md").read_text()
+    assert "## correctness, 2026-01-02, torch 2.0" in table
+    assert "| old correctness | 0.0002 | 0.001 | 3 | passed |" in table
+    assert "| training painn fp64 |  | 1e-08 |  | left out |" in table
 
 
 def test_without_a_gpu_the_sentence_says_what_to_do(tmp_path):

@@ -64,7 +64,7 @@ def gated_linear_sum(
         Sums of the receivers, [N, F].
     """
     parts = () if gate is None else (gate.weight, gate.bias)
-    if _use_loops((hidden, weights, last.bias, *parts), links):
+    if usable_kernels(links.kernels, (hidden, weights, last.bias, *parts)) != "eager":
         product = F.linear(hidden, last.weight)
         return _apply("gated_sum", (product, weights, last.bias, *parts), links)
     return sum_activated(last(hidden), weights, parts, links)
@@ -95,22 +95,23 @@ def gated_product_sum(
     return _apply("product_sum", inputs, links, float(activation == "softplus"))
 
 
-def _use_loops(inputs: Inputs, links: Links) -> bool:
-    return usable_kernels(links.kernels, inputs) == "numba"
-
-
 def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Tensor:
-    if not _use_loops(inputs, links):
+    kernels = usable_kernels(links.kernels, inputs)
+    if kernels == "eager":
         return EAGER_FUNCTIONS[name](EdgeCall(inputs, links, option))
     with without_autocast(inputs[0]):
         result: Tensor = _Value.apply(  # type: ignore[no-untyped-call]
-            name, option, *inputs, *links.arrays
+            name, kernels, option, *inputs, *links.arrays
         )
     return result
 
 
-def _find_loops(name: str) -> EdgeLoops:
-    """Return the loops of a function; numba is imported at its first use."""
+def _find_loops(name: str, kernels: str) -> EdgeLoops:
+    """Return the loops of a function; numba and Triton are imported at their first use."""
+    if kernels == "triton":
+        from hydragnn_hpo.model.kernels.triton_edge_functions import TRITON_EDGE_LOOPS
+
+        return TRITON_EDGE_LOOPS[name]
     from hydragnn_hpo.model.kernels.numba_edge_functions import EDGE_LOOPS
 
     return EDGE_LOOPS[name]
@@ -125,12 +126,13 @@ class _Value(Function):
     """A function of edges by compiled loops."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, option: float, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, name: str, kernels: str, option: float, *tensors: Tensor) -> Tensor:
         """Compute the function.
 
         Args:
             ctx: keeps the inputs for ``backward``.
             name: of the function.
+            kernels: implementation, ``numba`` or ``triton``.
             option: see ``EdgeCall``.
             tensors: inputs, then the six tensors of ``Links.arrays``.
 
@@ -138,20 +140,20 @@ class _Value(Function):
             The value.
         """
         ctx.save_for_backward(*tensors)
-        ctx.plan = (name, option)
-        return _find_loops(name).value(_make_call(tensors, option))
+        ctx.plan = (name, kernels, option)
+        return _find_loops(name, kernels).value(_make_call(tensors, option))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Gradients:
-        (name, option), saved = ctx.plan, ctx.saved_tensors
+        (name, kernels, option), saved = ctx.plan, ctx.saved_tensors
         with without_autocast(grad):
             if torch.is_grad_enabled():
                 slopes = _Slopes.apply(  # type: ignore[no-untyped-call]
-                    name, option, *saved[:-6], grad, *saved[-6:]
+                    name, kernels, option, *saved[:-6], grad, *saved[-6:]
                 )
             else:
-                slopes = _find_loops(name).slopes(_make_call(saved, option), grad)
-        return None, None, *_choose(slopes, ctx.needs_input_grad[2:-6]), *[None] * 6
+                slopes = _find_loops(name, kernels).slopes(_make_call(saved, option), grad)
+        return None, None, None, *_choose(slopes, ctx.needs_input_grad[3:-6]), *[None] * 6
 
 
 def _choose(slopes: Sequence[Tensor], needed: Sequence[bool]) -> Gradients:
@@ -163,12 +165,15 @@ class _Slopes(Function):
     """Gradients of a function of edges by compiled loops."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, option: float, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, name: str, kernels: str, option: float, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         """Compute the gradients of all inputs of a function.
 
         Args:
             ctx: keeps the inputs for ``backward``.
             name: of the function.
+            kernels: implementation, ``numba`` or ``triton``.
             option: see ``EdgeCall``.
             tensors: inputs, the gradient of the value, then the six tensors of ``Links.arrays``.
 
@@ -177,15 +182,15 @@ class _Slopes(Function):
         """
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        ctx.plan = (name, option)
+        ctx.plan = (name, kernels, option)
         call = _make_call((*tensors[:-7], *tensors[-6:]), option)
-        return tuple(_find_loops(name).slopes(call, tensors[-7]))
+        return tuple(_find_loops(name, kernels).slopes(call, tensors[-7]))
 
     @staticmethod
     def backward(ctx: Any, *seconds: Tensor | None) -> Gradients:
-        (name, option), saved = ctx.plan, ctx.saved_tensors
+        (name, kernels, option), saved = ctx.plan, ctx.saved_tensors
         call, grad = _make_call((*saved[:-7], *saved[-6:]), option), saved[-7]
-        loops = _find_loops(name)
+        loops = _find_loops(name, kernels)
         known = all(each is None or k in loops.smooth for k, each in enumerate(seconds))
         slopes: Sequence[Tensor]
         with without_autocast(grad):
@@ -195,7 +200,7 @@ class _Slopes(Function):
                 slopes = loops.curvature(call, (grad, *whole))
             else:
                 slopes = _differentiate_eagerly(name, call, (grad, *seconds))
-        return None, None, *_choose(slopes, ctx.needs_input_grad[2:-6]), *[None] * 6
+        return None, None, None, *_choose(slopes, ctx.needs_input_grad[3:-6]), *[None] * 6
 
 
 def _differentiate_eagerly(

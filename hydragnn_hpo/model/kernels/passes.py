@@ -300,7 +300,7 @@ def _find_slopes(form: str, kernels: str) -> FormSlopes:
     if kernels == "triton":
         from hydragnn_hpo.model.kernels.triton_passes import TRITON_FORMS
 
-        return TRITON_FORMS.get(form) or EAGER_FORMS[form]
+        return TRITON_FORMS[form]
     if kernels == "numba":
         from hydragnn_hpo.model.kernels.numba_passes import NUMBA_FORMS
 

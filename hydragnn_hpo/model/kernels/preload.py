@@ -15,4 +15,4 @@ with contextlib.suppress(ImportError):
 
 if torch.version.cuda or torch.version.hip:
     with contextlib.suppress(ImportError):
-        import hydragnn_hpo.model.kernels.triton_passes  # noqa: F401
+        import hydragnn_hpo.model.kernels.triton_edge_functions  # noqa: F401

@@ -33,17 +33,24 @@ import triton.language as tl
 
 
 @triton.jit
-def _edges_of_tile(
+def edges_of_tile(
     order: tl.tensor, places: tl.tensor, last: tl.tensor, pairs: tl.tensor
 ) -> tl.tuple:
-    """Return edges, their pairs, and whether each place of a tile holds one, [TILE_E] each."""
+    """Return edges, their pairs, and whether each place of a tile holds one, [TILE_E] each.
+
+    Args:
+        order: edges sorted by the end that sums, [E].
+        places: in this order, [TILE_E].
+        last: place behind the last edge of the node.
+        pairs: P.
+    """
     there = places < last
     edge = tl.load(order + places, mask=there, other=0)
     return edge, tl.where(edge < pairs, edge, edge - pairs), there
 
 
 @triton.jit
-def _rows(
+def rows_of(
     array: tl.tensor,
     rows: tl.tensor,
     f: tl.tensor,
@@ -51,16 +58,32 @@ def _rows(
     F: tl.constexpr,
     COMPUTE: tl.constexpr,
 ) -> tl.tensor:
-    """Read a block of features of some rows, [TILE_E, TILE_F]."""
+    """Read a block of features of some rows, [TILE_E, TILE_F].
+
+    Args:
+        array: contiguous rows of F numbers.
+        rows: to read, [TILE_E].
+        f: features to read, [TILE_F].
+        mask: what to read, [TILE_E, TILE_F]; 0 elsewhere.
+        F: width of a row.
+        COMPUTE: type to return.
+    """
     places = array + rows[:, None] * F + f[None, :]
     return tl.load(places, mask=mask, other=0.0).to(COMPUTE)
 
 
 @triton.jit
-def _column(
+def column_of(
     array: tl.tensor, places: tl.tensor, there: tl.tensor, COMPUTE: tl.constexpr
 ) -> tl.tensor:
-    """Read one number of each edge of a tile, [TILE_E, 1]."""
+    """Read one number of each edge of a tile, [TILE_E, 1].
+
+    Args:
+        array: contiguous numbers.
+        places: to read, [TILE_E].
+        there: which of these to read, [TILE_E]; 0 elsewhere.
+        COMPUTE: type to return.
+    """
     return tl.load(array + places, mask=there, other=0.0).to(COMPUTE)[:, None]
 
 
@@ -80,9 +103,9 @@ def _filtered_by_node(
     total = tl.zeros((TILE_E, TILE_C, TILE_F), COMPUTE)
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
-        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
         j = tl.load(other + edge, mask=there, other=0)
-        factor = _rows(filters, pair, f, there[:, None] & (f < F)[None, :], F, COMPUTE)
+        factor = rows_of(filters, pair, f, there[:, None] & (f < F)[None, :], F, COMPUTE)
         rows = values + j[:, None, None] * (C * F) + places[None, :, :]
         value = tl.load(rows, mask=there[:, None, None] & inside[None, :, :], other=0.0)
         total += value.to(COMPUTE) * factor[:, None, :]
@@ -109,8 +132,8 @@ def _filtered_by_pair(
         j = tl.load(sender + edge, mask=here, other=0)
         i = tl.load(receiver + edge, mask=here, other=0)
         for c in range(C):
-            first = _rows(sent, j * C + c, f, known, F, COMPUTE)
-            total += first * _rows(received, i * C + c, f, known, F, COMPUTE)
+            first = rows_of(sent, j * C + c, f, known, F, COMPUTE)
+            total += first * rows_of(received, i * C + c, f, known, F, COMPUTE)
     tl.store(out + pair[:, None] * F + f[None, :], total, mask=mask)
 
 
@@ -129,18 +152,20 @@ def _vectors_by_receiver(
     y, z = x, x
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
-        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
         mask = there[:, None] & (f < F)[None, :]
         j = tl.load(sender + edge, mask=there, other=0)
-        message = _rows(values, j, f, mask, F, COMPUTE) * _rows(filters, pair, f, mask, F, COMPUTE)
-        x += _column(directions, edge * 3, there, COMPUTE) * message
-        y += _column(directions, edge * 3 + 1, there, COMPUTE) * message
-        z += _column(directions, edge * 3 + 2, there, COMPUTE) * message
+        message = rows_of(values, j, f, mask, F, COMPUTE) * rows_of(
+            filters, pair, f, mask, F, COMPUTE
+        )
+        x += column_of(directions, edge * 3, there, COMPUTE) * message
+        y += column_of(directions, edge * 3 + 1, there, COMPUTE) * message
+        z += column_of(directions, edge * 3 + 2, there, COMPUTE) * message
         if CARRIES:
-            factor = _rows(vector_filters, pair, f, mask, F, COMPUTE)
-            x += factor * _rows(vectors, j * 3, f, mask, F, COMPUTE)
-            y += factor * _rows(vectors, j * 3 + 1, f, mask, F, COMPUTE)
-            z += factor * _rows(vectors, j * 3 + 2, f, mask, F, COMPUTE)
+            factor = rows_of(vector_filters, pair, f, mask, F, COMPUTE)
+            x += factor * rows_of(vectors, j * 3, f, mask, F, COMPUTE)
+            y += factor * rows_of(vectors, j * 3 + 1, f, mask, F, COMPUTE)
+            z += factor * rows_of(vectors, j * 3 + 2, f, mask, F, COMPUTE)
     row = out + node * (3 * F) + f
     tl.store(row, tl.sum(x, 0), mask=f < F)
     tl.store(row + F, tl.sum(y, 0), mask=f < F)
@@ -157,9 +182,9 @@ def _along(
 ) -> tl.tensor:
     """Return the part of vectors that is along the directions of edges, [TILE_E, TILE_F]."""
     x, y, z = vector
-    along = _column(directions, edge * 3, there, COMPUTE) * x
-    along += _column(directions, edge * 3 + 1, there, COMPUTE) * y
-    return along + _column(directions, edge * 3 + 2, there, COMPUTE) * z
+    along = column_of(directions, edge * 3, there, COMPUTE) * x
+    along += column_of(directions, edge * 3 + 1, there, COMPUTE) * y
+    return along + column_of(directions, edge * 3 + 2, there, COMPUTE) * z
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -177,16 +202,16 @@ def _vectors_by_sender(
     u, v, w = total, total, total
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
-        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
         mask = there[:, None] & (f < F)[None, :]
         i = tl.load(receiver + edge, mask=there, other=0)
-        x = _rows(grad, i * 3, f, mask, F, COMPUTE)
-        y = _rows(grad, i * 3 + 1, f, mask, F, COMPUTE)
-        z = _rows(grad, i * 3 + 2, f, mask, F, COMPUTE)
+        x = rows_of(grad, i * 3, f, mask, F, COMPUTE)
+        y = rows_of(grad, i * 3 + 1, f, mask, F, COMPUTE)
+        z = rows_of(grad, i * 3 + 2, f, mask, F, COMPUTE)
         along = _along(directions, edge, there, (x, y, z), COMPUTE)
-        total += along * _rows(filters, pair, f, mask, F, COMPUTE)
+        total += along * rows_of(filters, pair, f, mask, F, COMPUTE)
         if CARRIES:
-            factor = _rows(vector_filters, pair, f, mask, F, COMPUTE)
+            factor = rows_of(vector_filters, pair, f, mask, F, COMPUTE)
             u += factor * x
             v += factor * y
             w += factor * z
@@ -219,15 +244,15 @@ def _vectors_by_pair(
         known = here[:, None] & (f < F)[None, :]
         j = tl.load(sender + edge, mask=here, other=0)
         i = tl.load(receiver + edge, mask=here, other=0)
-        x = _rows(grad, i * 3, f, known, F, COMPUTE)
-        y = _rows(grad, i * 3 + 1, f, known, F, COMPUTE)
-        z = _rows(grad, i * 3 + 2, f, known, F, COMPUTE)
+        x = rows_of(grad, i * 3, f, known, F, COMPUTE)
+        y = rows_of(grad, i * 3 + 1, f, known, F, COMPUTE)
+        z = rows_of(grad, i * 3 + 2, f, known, F, COMPUTE)
         along = _along(directions, edge, here, (x, y, z), COMPUTE)
-        total += along * _rows(values, j, f, known, F, COMPUTE)
+        total += along * rows_of(values, j, f, known, F, COMPUTE)
         if CARRIES:
-            carried += x * _rows(vectors, j * 3, f, known, F, COMPUTE)
-            carried += y * _rows(vectors, j * 3 + 1, f, known, F, COMPUTE)
-            carried += z * _rows(vectors, j * 3 + 2, f, known, F, COMPUTE)
+            carried += x * rows_of(vectors, j * 3, f, known, F, COMPUTE)
+            carried += y * rows_of(vectors, j * 3 + 1, f, known, F, COMPUTE)
+            carried += z * rows_of(vectors, j * 3 + 2, f, known, F, COMPUTE)
     places = pair[:, None] * F + f[None, :]
     tl.store(to_filters + places, total, mask=mask)
     if CARRIES:
@@ -251,10 +276,12 @@ def _vectors_by_edge(
     for first in range(0, F, TILE_F):
         f = first + tl.arange(0, TILE_F)
         mask = there[:, None] & (f < F)[None, :]
-        message = _rows(values, j, f, mask, F, COMPUTE) * _rows(filters, pair, f, mask, F, COMPUTE)
-        x += message * _rows(grad, i * 3, f, mask, F, COMPUTE)
-        y += message * _rows(grad, i * 3 + 1, f, mask, F, COMPUTE)
-        z += message * _rows(grad, i * 3 + 2, f, mask, F, COMPUTE)
+        message = rows_of(values, j, f, mask, F, COMPUTE) * rows_of(
+            filters, pair, f, mask, F, COMPUTE
+        )
+        x += message * rows_of(grad, i * 3, f, mask, F, COMPUTE)
+        y += message * rows_of(grad, i * 3 + 1, f, mask, F, COMPUTE)
+        z += message * rows_of(grad, i * 3 + 2, f, mask, F, COMPUTE)
     row = to_directions + edge * 3
     tl.store(row, tl.sum(x, 1), mask=there)
     tl.store(row + 1, tl.sum(y, 1), mask=there)
@@ -269,12 +296,12 @@ def _messages(
     """Return messages before their filters, and the filters, [TILE_E, TILE_F] each."""
     received, sent, measured, filters = factors
     i, j, pair = ends
-    plain = _rows(received, i, f, mask, F, COMPUTE) + _rows(sent, j, f, mask, F, COMPUTE)
+    plain = rows_of(received, i, f, mask, F, COMPUTE) + rows_of(sent, j, f, mask, F, COMPUTE)
     if MEASURED:
-        plain += _rows(measured, pair, f, mask, F, COMPUTE)
+        plain += rows_of(measured, pair, f, mask, F, COMPUTE)
     factor = tl.zeros_like(plain) + 1.0
     if FILTERED:
-        factor = _rows(filters, pair, f, mask, F, COMPUTE)
+        factor = rows_of(filters, pair, f, mask, F, COMPUTE)
     return plain, factor
 
 
@@ -287,12 +314,12 @@ def _slopes_of_messages(
     """Return the gradients of the weights, before their sum over features, and of the messages."""
     extremes, slopes = reached
     value = weight * message
-    of_square = _rows(slopes, i * 4 + 1, f, mask, F, COMPUTE)
-    slope = _rows(slopes, i * 4, f, mask, F, COMPUTE) + of_square * message
-    at_high = value == _rows(extremes, i * 2, f, mask, F, COMPUTE)
-    slope += tl.where(at_high, _rows(slopes, i * 4 + 2, f, mask, F, COMPUTE), 0.0)
-    at_low = value == _rows(extremes, i * 2 + 1, f, mask, F, COMPUTE)
-    slope += tl.where(at_low, _rows(slopes, i * 4 + 3, f, mask, F, COMPUTE), 0.0)
+    of_square = rows_of(slopes, i * 4 + 1, f, mask, F, COMPUTE)
+    slope = rows_of(slopes, i * 4, f, mask, F, COMPUTE) + of_square * message
+    at_high = value == rows_of(extremes, i * 2, f, mask, F, COMPUTE)
+    slope += tl.where(at_high, rows_of(slopes, i * 4 + 2, f, mask, F, COMPUTE), 0.0)
+    at_low = value == rows_of(extremes, i * 2 + 1, f, mask, F, COMPUTE)
+    slope += tl.where(at_low, rows_of(slopes, i * 4 + 3, f, mask, F, COMPUTE), 0.0)
     return message * slope, weight * (slope + of_square * message)
 
 
@@ -311,14 +338,14 @@ def _aggregate(
     squares, high, low, ties_high, ties_low = total, total, total, total, total
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
-        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
         mask = there[:, None] & (f < F)[None, :]
         j = tl.load(sender + edge, mask=there, other=0)
         i = tl.zeros_like(j) + node
         factors, ends = (received, sent, measured, filters), (i, j, pair)
         plain, factor = _messages(factors, ends, f, mask, F, MEASURED, FILTERED, COMPUTE)
         message = plain * factor
-        value = _column(weights, pair, there, COMPUTE) * message
+        value = column_of(weights, pair, there, COMPUTE) * message
         total += value
         squares += value * message
         ties_high = tl.where(value > high, 1.0, tl.where(value == high, ties_high + 1.0, ties_high))
@@ -353,7 +380,7 @@ def _aggregate_slopes_by_node(
     total = tl.zeros((TILE_E, TILE_F), COMPUTE)
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
-        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
         mask = there[:, None] & (f < F)[None, :]
         j = tl.load(other + edge, mask=there, other=0)
         i = tl.zeros_like(j) + node
@@ -361,7 +388,7 @@ def _aggregate_slopes_by_node(
             i, j = j, i
         factors, ends = (received, sent, measured, filters), (i, j, pair)
         plain, factor = _messages(factors, ends, f, mask, F, MEASURED, FILTERED, COMPUTE)
-        weight = _column(weights, pair, there, COMPUTE)
+        weight = column_of(weights, pair, there, COMPUTE)
         reached = (extremes, slopes)
         _, slope = _slopes_of_messages(plain * factor, weight, reached, i, f, mask, F, COMPUTE)
         total += slope * factor
@@ -380,7 +407,7 @@ def _aggregate_slopes_by_pair(
     """Differentiate ``_aggregate`` by the arguments of pairs."""
     pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
     there = pair < pairs
-    weight = _column(weights, pair, there, COMPUTE)
+    weight = column_of(weights, pair, there, COMPUTE)
     of_weight = tl.zeros((TILE_E, TILE_F), COMPUTE)
     for first in range(0, F, TILE_F):
         f = first + tl.arange(0, TILE_F)
@@ -410,6 +437,93 @@ def _aggregate_slopes_by_pair(
     tl.store(to_weights + pair, tl.sum(of_weight, 1), mask=there)
 
 
+@triton.jit(do_not_specialize=["pairs"])
+def _attended_by_node(
+    values: tl.tensor, filters: tl.tensor, weights: tl.tensor, other: tl.tensor,
+    order: tl.tensor, starts: tl.tensor, out: tl.tensor, pairs: tl.tensor,
+    F: tl.constexpr, HEADS: tl.constexpr, FILTERED: tl.constexpr, TILE_E: tl.constexpr,
+    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Sum the rows of the nodes at the other end by weights of heads, see ``numba_loops``.
+
+    With filters, weights are those of edges; without, those of pairs.
+    """
+    node = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    head = f // (F // HEADS)
+    total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    last = tl.load(starts + node + 1)
+    for first in range(tl.load(starts + node), last, TILE_E):
+        edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        mask = there[:, None] & (f < F)[None, :]
+        j = tl.load(other + edge, mask=there, other=0)
+        row = pair
+        value = rows_of(values, j, f, mask, F, COMPUTE)
+        if FILTERED:
+            row = edge
+            value *= rows_of(filters, pair, f, mask, F, COMPUTE)
+        total += value * rows_of(weights, row, head, mask, HEADS, COMPUTE)
+    tl.store(out + node * F + f, tl.sum(total, 0), mask=f < F)
+
+
+@triton.jit(do_not_specialize=["pairs", "edges"])
+def _attended_by_pair(
+    values: tl.tensor, weights: tl.tensor, grad: tl.tensor, sender: tl.tensor,
+    receiver: tl.tensor, out: tl.tensor, pairs: tl.tensor, edges: tl.tensor,
+    F: tl.constexpr, HEADS: tl.constexpr, WAYS: tl.constexpr, TILE_E: tl.constexpr,
+    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Multiply the rows of both ends by the weights of edges, and sum by pair, [P, F]."""
+    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    head = f // (F // HEADS)
+    there = pair < pairs
+    total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    for way in tl.static_range(WAYS):
+        edge = pair + way * pairs
+        here = there & (edge < edges)
+        known = here[:, None] & (f < F)[None, :]
+        j = tl.load(sender + edge, mask=here, other=0)
+        i = tl.load(receiver + edge, mask=here, other=0)
+        both = rows_of(values, j, f, known, F, COMPUTE) * rows_of(grad, i, f, known, F, COMPUTE)
+        total += both * rows_of(weights, edge, head, known, HEADS, COMPUTE)
+    tl.store(out + pair[:, None] * F + f[None, :], total, mask=there[:, None] & (f < F)[None, :])
+
+
+@triton.jit(do_not_specialize=["pairs", "edges", "rows"])
+def _attended_by_weight(
+    values: tl.tensor, filters: tl.tensor, grad: tl.tensor, sender: tl.tensor,
+    receiver: tl.tensor, out: tl.tensor, pairs: tl.tensor, edges: tl.tensor, rows: tl.tensor,
+    F: tl.constexpr, HEADS: tl.constexpr, WAYS: tl.constexpr, FILTERED: tl.constexpr,
+    TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Multiply the rows of both ends, filtered, and sum the features of each head, [rows, HEADS].
+
+    With filters, rows are edges and ``WAYS`` is 1; without, they are pairs.
+    """
+    row = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    there = row < rows
+    pair = tl.where(row < pairs, row, row - pairs)
+    for head in range(HEADS):
+        total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+        for first in range(0, F // HEADS, TILE_F):
+            own = first + tl.arange(0, TILE_F)
+            f = head * (F // HEADS) + own
+            for way in tl.static_range(WAYS):
+                edge = row + way * pairs
+                here = there & (edge < edges)
+                known = here[:, None] & (own < F // HEADS)[None, :]
+                j = tl.load(sender + edge, mask=here, other=0)
+                i = tl.load(receiver + edge, mask=here, other=0)
+                both = rows_of(values, j, f, known, F, COMPUTE) * rows_of(
+                    grad, i, f, known, F, COMPUTE
+                )
+                if FILTERED:
+                    both *= rows_of(filters, pair, f, known, F, COMPUTE)
+                total += both
+        tl.store(out + row * HEADS + head, tl.sum(total, 1), mask=there)
+
+
 LOOPS = {
     "filtered_by_node": _filtered_by_node,
     "filtered_by_pair": _filtered_by_pair,
@@ -417,6 +531,9 @@ LOOPS = {
     "vectors_by_sender": _vectors_by_sender,
     "vectors_by_pair": _vectors_by_pair,
     "vectors_by_edge": _vectors_by_edge,
+    "attended_by_node": _attended_by_node,
+    "attended_by_pair": _attended_by_pair,
+    "attended_by_weight": _attended_by_weight,
     "aggregate": _aggregate,
     "aggregate_slopes_by_node": _aggregate_slopes_by_node,
     "aggregate_slopes_by_pair": _aggregate_slopes_by_pair,
@@ -425,11 +542,11 @@ LOOPS = {
 
 BY_NODE = (
     *("filtered_by_node", "vectors_by_receiver", "vectors_by_sender"),
-    *("aggregate", "aggregate_slopes_by_node"),
+    *("attended_by_node", "aggregate", "aggregate_slopes_by_node"),
 )
 """Loops that have a program for each node; the others have one for each tile of pairs or edges."""
 
-ALL_FEATURES = ("vectors_by_edge", "aggregate_slopes_by_pair")
+ALL_FEATURES = ("vectors_by_edge", "attended_by_weight", "aggregate_slopes_by_pair")
 """Loops that sum over features, so that a program takes all of them."""
 
 EXACT = ("aggregate", "aggregate_slopes_by_node", "aggregate_slopes_by_pair")

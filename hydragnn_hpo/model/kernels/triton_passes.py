@@ -18,12 +18,28 @@ import triton.language as tl
 from torch import Tensor
 
 from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
+from hydragnn_hpo.model.kernels.triton_coupling_loops import (
+    COUPLED_BY_NODE,
+    COUPLED_FEATURES,
+    TRITON_COUPLINGS,
+)
+from hydragnn_hpo.model.kernels.triton_edge_loops import (
+    EDGE_FUNCTION_LOOPS,
+    SUM_BY_NODE,
+    SUM_FEATURES,
+)
 from hydragnn_hpo.model.kernels.triton_loops import ALL_FEATURES, BY_NODE, EXACT, LOOPS
+
+ALL_LOOPS = LOOPS | EDGE_FUNCTION_LOOPS | TRITON_COUPLINGS
+"""Loop by name."""
+
+_ONE_ROW = BY_NODE + SUM_BY_NODE + COUPLED_BY_NODE
+_ALL_FEATURES = ALL_FEATURES + SUM_FEATURES + COUPLED_FEATURES
 
 _ROWS, _FEATURES, _NUMBERS = 16, 64, 4096
 """Most edges, features, and numbers of a tile: 32 numbers for each of the 128 threads."""
 
-Constants = dict[str, int | tl.dtype]
+Constants = dict[str, int | float | tl.dtype]
 """What a loop is compiled for: sizes, and whether it has a term; the type in which it computes."""
 
 
@@ -56,33 +72,35 @@ def run_loop(
     arrays: Sequence[Tensor],
     numbers: Sequence[int],
     rows: int,
-    **constants: int | tl.dtype,
+    **constants: int | float | tl.dtype,
 ) -> None:
     """Run a loop: programs share rows, and, where it takes one block of features, features.
 
     Args:
-        name: key of ``LOOPS``.
+        name: key of ``ALL_LOOPS``.
         arrays: in the order of its arguments; results come last and are contiguous.
         numbers: numbers that it takes after the arrays.
         rows: nodes, one for each program, or pairs or edges, a tile for each program.
         **constants: for which it is compiled.
     """
-    per_program = 1 if name in BY_NODE else constants["TILE_E"]
-    blocks = 1 if name in ALL_FEATURES else triton.cdiv(constants["F"], constants["TILE_F"])
+    per_program = 1 if name in _ONE_ROW else constants["TILE_E"]
+    blocks = 1 if name in _ALL_FEATURES else triton.cdiv(constants["F"], constants["TILE_F"])
     grid = (triton.cdiv(rows, per_program), blocks)
     if 0 in grid:
         return
     given = [each.detach().contiguous() for each in arrays]
     with torch.cuda.device_of(given[-1]):  # type: ignore[no-untyped-call]
-        loop = LOOPS[name]
+        loop = ALL_LOOPS[name]
         loop[grid](*given, *numbers, **constants, enable_fp_fusion=name not in EXACT)
 
 
-def _empty_like(tensor: Tensor) -> Tensor:
+def empty_like(tensor: Tensor) -> Tensor:
+    """Return a contiguous tensor that a loop overwrites."""
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-def _ways(edges: int, pairs: int) -> int:
+def count_ways(edges: int, pairs: int) -> int:
+    """Return 2 if some pairs have an edge each way, else 1."""
     return 2 if edges > pairs else 1
 
 
@@ -98,16 +116,16 @@ def filtered_by_triton(
     constants = choose_constants([values], values.shape[-1], components) | {"C": components}
     by_node = constants | {"TILE_C": triton.next_power_of_2(components)}
     if needed[0]:
-        slopes[0] = _empty_like(values)
+        slopes[0] = empty_like(values)
         arrays = grad, filters, r, by_s, s_starts, slopes[0]
         run_loop("filtered_by_node", arrays, [pairs], values.shape[0], **by_node)
     if needed[1]:
-        slopes[1] = _empty_like(filters)
+        slopes[1] = empty_like(filters)
         arrays = values, grad, s, r, slopes[1]
-        constants["WAYS"], sizes = _ways(len(s), pairs), [pairs, len(s)]
+        constants["WAYS"], sizes = count_ways(len(s), pairs), [pairs, len(s)]
         run_loop("filtered_by_pair", arrays, sizes, pairs, **constants)
     if needed[2]:
-        slopes[2] = _empty_like(values)
+        slopes[2] = empty_like(values)
         arrays = values, filters, s, by_r, r_starts, slopes[2]
         run_loop("filtered_by_node", arrays, [pairs], values.shape[0], **by_node)
     return slopes
@@ -146,27 +164,140 @@ def vectors_by_triton(
         arrays = *arguments[:5], s, by_r, r_starts, slopes[5]
         run_loop("vectors_by_receiver", arrays, [pairs], nodes, **carrying)
     if needed[0] or needed[3]:
-        slopes[0], slopes[3] = _empty_like(values), _empty_like(vectors)
+        slopes[0], slopes[3] = empty_like(values), empty_like(vectors)
         given = filters, directions, vector_filters, grad, r, by_s, s_starts
         arrays = *given, slopes[0], slopes[3]
         run_loop("vectors_by_sender", arrays, [pairs], nodes, **carrying)
     if needed[1] or needed[4]:
-        slopes[1], slopes[4] = _empty_like(filters), _empty_like(vector_filters)
+        slopes[1], slopes[4] = empty_like(filters), empty_like(vector_filters)
         arrays = values, directions, vectors, grad, s, r, slopes[1], slopes[4]
-        ways = _ways(len(s), pairs)
+        ways = count_ways(len(s), pairs)
         run_loop("vectors_by_pair", arrays, [pairs, len(s)], pairs, **carrying, WAYS=ways)
     if needed[2]:
-        slopes[2] = _empty_like(directions)
+        slopes[2] = empty_like(directions)
         arrays = values, filters, grad, s, r, slopes[2]
         edges = directions.shape[0]
         run_loop("vectors_by_edge", arrays, [pairs, edges], edges, **shared)
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
 
 
+def weighted_by_triton(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the form of ``eager_passes.weighted_slopes``; see there."""
+    values, weights, grad = arguments
+    absent = values.new_empty(0, values.shape[1])
+    given, wanted = (values, absent, weights, grad), (needed[0], False, *needed[1:])
+    slopes = attended_by_triton(given, links, wanted)
+    return [slopes[0], *slopes[2:]]
+
+
+def attended_by_triton(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the form of ``eager_passes.attended_slopes``; see there.
+
+    Args:
+        arguments: as there; without rows in the filters, weights are those of pairs.
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed.
+    """
+    values, filters, weights, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    slopes: list[Any] = [None] * 4
+    arrays: tuple[Tensor, ...]
+    (nodes, width), heads, edges = values.shape, weights.shape[1], len(s)
+    filtered = filters.shape[0] > 0
+    pairs = filters.shape[0] if filtered else weights.shape[0]
+    shared = choose_constants([values], width) | {"HEADS": heads}
+    if needed[0]:
+        slopes[0] = empty_like(values)
+        arrays = grad, filters, weights, r, by_s, s_starts, slopes[0]
+        run_loop("attended_by_node", arrays, [pairs], nodes, **shared, FILTERED=filtered)
+    if needed[1]:
+        slopes[1] = empty_like(filters)
+        arrays, ways = (values, weights, grad, s, r, slopes[1]), count_ways(edges, pairs)
+        run_loop("attended_by_pair", arrays, [pairs, edges], pairs, **shared, WAYS=ways)
+    if needed[2]:
+        slopes[2] = empty_like(weights)
+        rows, ways = (edges, 1) if filtered else (pairs, count_ways(edges, pairs))
+        own = shared | choose_constants([values], width // heads) | {"F": width, "WAYS": ways}
+        arrays, sizes = (values, filters, grad, s, r, slopes[2]), [pairs, edges, rows]
+        run_loop("attended_by_weight", arrays, sizes, rows, **own, FILTERED=filtered)
+    if needed[3]:
+        slopes[3] = empty_like(values)
+        arrays = values, filters, weights, s, by_r, r_starts, slopes[3]
+        run_loop("attended_by_node", arrays, [pairs], nodes, **shared, FILTERED=filtered)
+    return slopes
+
+
+def coupled_by_triton(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the form of ``eager_passes.coupled_slopes``; see there."""
+    values, filters, mixing, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    (nodes, num_values, width), pairs, edges = values.shape, filters.shape[0], len(s)
+    num_sums, slopes = mixing.shape[1], list[Any]([None] * 4)
+    constants = choose_constants([values], width)
+    arrays: tuple[Tensor, ...]
+    forth = constants | {"VALUES": num_values, "SUMS": num_sums}
+    if needed[0]:
+        slopes[0] = empty_like(values)
+        back = constants | {"VALUES": num_sums, "SUMS": num_values, "BACK": True}
+        arrays = grad, filters, mixing, r, by_s, s_starts, slopes[0]
+        run_loop("coupled_by_node", arrays, [pairs], nodes, **back)
+    if needed[1]:
+        slopes[1], ways = empty_like(filters), count_ways(edges, pairs)
+        arrays = values, mixing, grad, s, r, slopes[1]
+        run_loop("coupled_by_pair", arrays, [pairs, edges], pairs, **forth, WAYS=ways)
+    if needed[2]:
+        slopes[2] = empty_like(mixing)
+        arrays = values, filters, grad, s, r, slopes[2]
+        run_loop("coupled_by_edge", arrays, [pairs, edges], edges, **forth)
+    if needed[3]:
+        slopes[3] = values.new_empty(nodes, num_sums, width)
+        arrays = values, filters, mixing, s, by_r, r_starts, slopes[3]
+        run_loop("coupled_by_node", arrays, [pairs], nodes, **forth, BACK=False)
+    return slopes
+
+
+def triplets_by_triton(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the form of ``eager_passes.triplets_slopes``; see there."""
+    messages, filters, weights, grad = arguments
+    first, second, by_second, starts, by_first, first_starts = links
+    (functions, pairs, width), edges = filters.shape, messages.shape[0]
+    slopes, arrays = list[Any]([None] * 4), tuple[Tensor, ...]()
+    constants = choose_constants([messages], width) | {"FUNCTIONS": functions}
+    if needed[0]:
+        slopes[0] = empty_like(messages)
+        arrays = filters, weights, grad, second, by_first, first_starts, slopes[0]
+        run_loop("triplets_by_first", arrays, [pairs], edges, **constants)
+    if needed[1]:
+        slopes[1], ways = empty_like(filters), count_ways(edges, pairs)
+        arrays = messages, weights, grad, second, by_first, first_starts, slopes[1]
+        run_loop("triplets_by_pair", arrays, [pairs, edges], pairs, **constants, WAYS=ways)
+    if needed[2]:
+        slopes[2] = empty_like(weights)
+        arrays, sizes = (messages, filters, grad, first, second, slopes[2]), [pairs, len(first)]
+        run_loop("triplets_by_triplet", arrays, sizes, len(first), **constants)
+    if needed[3]:
+        slopes[3] = empty_like(messages)
+        arrays = messages, filters, weights, first, by_second, starts, slopes[3]
+        run_loop("triplets_by_second", arrays, [pairs], edges, **constants)
+    return slopes
+
+
 TRITON_FORMS: dict[str, FormSlopes] = {
     "filtered": filtered_by_triton,
     "directed": directed_by_triton,
     "vectors": vectors_by_triton,
+    "weighted": weighted_by_triton,
+    "attended": attended_by_triton,
+    "coupled": coupled_by_triton,
+    "triplets": triplets_by_triton,
 }
 """Implementation of each form."""
 
@@ -219,7 +350,7 @@ def aggregate_slopes_by_triton(
     s, r, by_r, r_starts, by_s, s_starts = links
     constants, _ = _constants_of_messages(inputs)
     nodes, pairs = inputs[0].shape[0], inputs[4].shape[0]
-    slopes = [_empty_like(each) for each in inputs]
+    slopes = [empty_like(each) for each in inputs]
     for slot, edges in ((0, (s, by_r, r_starts)), (1, (r, by_s, s_starts))):
         if needed[slot]:
             arrays = *inputs, *edges, *reached, slopes[slot]
@@ -227,6 +358,6 @@ def aggregate_slopes_by_triton(
             run_loop("aggregate_slopes_by_node", arrays, [pairs], nodes, **settings)
     if any(needed[2:]):
         arrays, sizes = (*inputs, s, r, *reached, *slopes[2:]), [pairs, len(s)]
-        settings = constants | {"WAYS": _ways(len(s), pairs)}
+        settings = constants | {"WAYS": count_ways(len(s), pairs)}
         run_loop("aggregate_slopes_by_pair", arrays, sizes, pairs, **settings)
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]

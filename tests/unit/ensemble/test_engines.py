@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from hydragnn_hpo.ensemble import traced_engines
-from hydragnn_hpo.ensemble.engine import EagerEngine, batches_by_key, key_of
+from hydragnn_hpo.ensemble.engine import EagerEngine, batches_by_key, key_of, predict_in_halves
 from hydragnn_hpo.ensemble.inference import Ensemble, make_engine
 from hydragnn_hpo.ensemble.traced_engines import (
     CannotCompile,
@@ -115,6 +115,37 @@ def test_engine_batch_size_and_order_change_nothing(
 
 
 @pytest.mark.slow
+class FullEngine(EagerEngine):
+    """Has memory for 12 structures, and sees it after its first member."""
+
+    def predict(self, graphs, indices):
+        for number, result in enumerate(super().predict(graphs, indices)):
+            if number == 1 and len(indices) > 12:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            yield result
+
+
+def test_where_memory_runs_out_halves_of_a_batch_give_the_same(ensemble, columns, caplog):
+    rows = np.random.default_rng(0).permutation(40)
+    wanted = list(EagerEngine(ensemble.members, CPU).predict(columns, rows))
+    halves = predict_in_halves(FullEngine(ensemble.members, CPU), columns, rows, CPU)
+    assert [member.trial for member, _ in halves] == [member.trial for member, _ in wanted]
+    for (_, heads), (_, expected) in zip(halves, wanted, strict=True):
+        assert set(heads) == set(expected)
+        for name, values in expected.items():
+            torch.testing.assert_close(heads[name], values, rtol=0, atol=1e-5)
+    assert [int(said.split()[3]) for said in caplog.messages] == [40, 20, 20]
+
+
+def test_a_structure_that_no_memory_holds_is_an_error(ensemble, columns):
+    class Broken(EagerEngine):
+        def predict(self, graphs, indices):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        predict_in_halves(Broken(ensemble.members, CPU), columns, np.arange(3), CPU)
+
+
 def test_stacked_twins_say_what_they_say_alone(ensemble, columns):
     members = [*twins(ensemble), *ensemble.members]
     engine, rows = StackedEngine(members, CPU), np.arange(25)

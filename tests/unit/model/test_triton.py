@@ -1,5 +1,6 @@
 """Loops of Triton give what torch does, interpreted on this CPU, and compile for GPUs."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -12,11 +13,11 @@ import torch
 from kernel_cases import (
     FACTORS,
     LAYOUTS,
-    TRITON_SUMS,
     all_of_aggregates,
     everything,
     factors_of,
     inputs_of,
+    links_of,
     random_links,
     whole,
 )
@@ -24,9 +25,10 @@ from kernel_cases import (
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels import passes
+from tests.unit.model.test_edge_functions import CASES, SMOOTH, differentiate, draw
 
 triton = pytest.importorskip("triton", reason="Triton is not installed: pip install triton.")
-from hydragnn_hpo.model.kernels import triton_loops, triton_passes  # noqa: E402
+from hydragnn_hpo.model.kernels import triton_passes  # noqa: E402
 
 needs_interpreter = pytest.mark.skipif(
     not triton_passes.interprets(), reason="Triton compiles its loops where there is a GPU."
@@ -61,15 +63,62 @@ def assert_near(values, expected, tolerance):
         torch.testing.assert_close(each, wanted, rtol=0, atol=tolerance * scale)
 
 
+CASES_OF_FORMS = [
+    *((form, paired) for form in ("filtered", "vectors") for paired in LAYOUTS.values()),
+    *((form, "some") for form in ("components", "directed", "weighted", "attended", "scores")),
+    *(
+        pytest.param(form, "some", marks=pytest.mark.slow)
+        for form in ("coupled", "coupled to fewer", "triplets")
+    ),
+]
+
+
 @needs_interpreter
-@pytest.mark.parametrize("paired", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("form", TRITON_SUMS)
+@pytest.mark.parametrize(("form", "paired"), CASES_OF_FORMS)
 def test_forms_equal_torch_to_the_second_derivative(form, paired, loops):
-    links, rows = random_links(1, paired, nodes=5)
+    links, rows = links_of(form, 1, paired, nodes=4)
     inputs = inputs_of(form, links, rows)
     expected = everything(form, inputs, links, "eager")
     assert_near(everything(form, inputs, links, "triton"), expected, 1e-12)
     assert {constants["COMPUTE"] for _, constants in loops} == {triton.language.float64}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("case", CASES)
+def test_edge_functions_equal_torch_to_the_second_derivative(case, loops):
+    links, rows = random_links(1, "some", nodes=5)
+    inputs, smooth = draw(case, (links, rows)), SMOOTH.get(case, len(CASES[case][2]))
+    given = (CASES[case][0], inputs)
+    expected = differentiate(*given, replace(links, kernels="eager"), smooth)
+    assert not loops
+    assert_near(differentiate(*given, replace(links, kernels="triton"), smooth), expected, 1e-11)
+    assert any(constants["CURVED"] for _, constants in loops)
+
+
+@needs_interpreter
+@pytest.mark.parametrize("case", ["leaky ends", "gated", "softplus"])
+def test_edge_functions_take_several_types_and_give_each_its_own(case, loops):
+    links, rows = random_links(2, True, nodes=4)
+    inputs = [
+        each.detach().to(dtype).requires_grad_()
+        for each, dtype in zip(
+            draw(case, (links, rows)), itertools.cycle([torch.bfloat16, torch.float32])
+        )
+    ]
+    exact = [each.detach().double().requires_grad_() for each in inputs]
+    results, draws = [], torch.Generator()
+    for given, kernels in ((inputs, "triton"), (exact, "eager")):
+        value = CASES[case][0](*given, replace(links, kernels=kernels))
+        slope = torch.randn(value.shape, generator=draws.manual_seed(5), dtype=torch.float64)
+        slopes = torch.autograd.grad(value, given, slope.to(value.dtype))
+        results.append([value, *slopes])
+    assert [each.dtype for each in results[0]] == [torch.float32, *(e.dtype for e in inputs)]
+    largest = max(float(each.detach().abs().max()) for each in results[1])
+    for each, wanted in zip(*results, strict=True):
+        # a sum over all edges, such as the slope of the gate's bias, may cancel
+        scale = max(float(wanted.detach().abs().max()), 0.1 * largest)
+        torch.testing.assert_close(each.double(), wanted, rtol=0, atol=0.03 * scale)
+    assert loops
 
 
 @needs_interpreter
@@ -103,7 +152,7 @@ def test_no_edges_sum_to_zero(loops):
         receiver_starts=torch.zeros(4, dtype=torch.long),
         sender_starts=torch.zeros(4, dtype=torch.long),
     )  # fmt: skip
-    for form in TRITON_SUMS:
+    for form in ("filtered", "vectors", "scores", "triplets"):
         values = everything(form, inputs_of(form, links, 0), links, "triton")
         assert not any(each.any() for each in values)
     assert not any(each.any() for each in all_of_aggregates(
@@ -124,7 +173,7 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another(loops):
 
 
 @needs_interpreter
-@pytest.mark.parametrize("conv", ["painn", "pna"])
+@pytest.mark.parametrize("conv", ["painn", "pna", "et", "egnn"])
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(1, count=4))]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
@@ -196,7 +245,7 @@ def test_every_loop_compiles_for_gpus_that_are_not_here(binary, dtype, tmp_path)
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     made = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {each["loop"] for each in made} == set(triton_loops.LOOPS)
+    assert {each["loop"] for each in made} == set(triton_passes.ALL_LOOPS)
     for each in made:
         assert each["bytes"] > 1000, each
         assert not each["atomics"], f"{each['loop']} adds in an order that differs between runs"

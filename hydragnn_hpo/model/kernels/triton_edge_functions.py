@@ -1,0 +1,248 @@
+"""Functions of ``edge_functions`` as loops that Triton compiles, for CUDA and ROCm devices.
+
+Inputs may be of several types: loops compute in one, see ``triton_passes``, and a gradient has the
+type of its input.
+
+Shapes: N nodes, E edges, P pairs, see ``scatter``, F features.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from hydragnn_hpo.model.kernels import triton_passes
+from hydragnn_hpo.model.kernels.eager_edge_functions import EdgeCall, EdgeLoops, Inputs
+from hydragnn_hpo.model.kernels.triton_passes import Constants, choose_constants, empty_like
+from hydragnn_hpo.model.scatter import expand_pairs, sum_pairs
+
+
+def _joint_type(tensors: Sequence[Tensor]) -> torch.dtype:
+    """Return the type of a result of several tensors."""
+    return functools.reduce(torch.promote_types, [each.dtype for each in tensors])
+
+
+def _new_sums(call: EdgeCall, rows: int, width: int) -> Tensor:
+    return call.inputs[0].new_empty(rows, width, dtype=_joint_type(call.inputs))
+
+
+def _sizes(call: EdgeCall, pairs: int) -> tuple[list[int], int]:
+    """Return numbers of pairs and edges, and the edges of a pair."""
+    edges = call.links.sender.shape[0]
+    return [pairs, edges], triton_passes.count_ways(edges, pairs)
+
+
+def _constants_of_ends(call: EdgeCall) -> Constants:
+    received = call.inputs[0]
+    return choose_constants(call.inputs, received.shape[1]) | {"LOW": call.option}
+
+
+def bent_ends(call: EdgeCall) -> Tensor:
+    """Activate the sum of both ends and the pair, see ``edge_functions.activate_ends``."""
+    return _bend_by_edge(call, call.inputs, curved=False)
+
+
+def _bend_by_edge(call: EdgeCall, seconds: Inputs, *, curved: bool) -> Tensor:
+    """Return the value, or the gradient of its gradient if ``curved``, [E, F]."""
+    sizes, _ = _sizes(call, call.inputs[2].shape[0])
+    out = _new_sums(call, sizes[1], call.inputs[0].shape[1])
+    arrays = (*call.inputs, *seconds, call.links.sender, call.links.receiver, out)
+    constants = _constants_of_ends(call)
+    triton_passes.run_loop("bent_by_edge", arrays, sizes, sizes[1], **constants, CURVED=curved)
+    return out
+
+
+def bent_ends_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``bent_ends`` by both ends and the pair, given the gradient, [E, F]."""
+    return _bend_slopes(call, call.inputs, grad, curved=False)
+
+
+def _bend_slopes(call: EdgeCall, seconds: Inputs, grad: Tensor, *, curved: bool) -> list[Tensor]:
+    """Return gradients of the terms, or those of their gradients if ``curved``."""
+    slopes, links = [empty_like(each) for each in call.inputs], call.links
+    nodes, pairs = (call.inputs[slot].shape[0] for slot in (0, 2))
+    sizes, ways = _sizes(call, pairs)
+    constants = _constants_of_ends(call) | {"CURVED": curved}
+    given = (*call.inputs, *seconds, grad)
+    s, r, by_r, r_starts, by_s, s_starts = links.arrays
+    for slot, edges in ((0, (s, by_r, r_starts)), (1, (r, by_s, s_starts))):
+        arrays, own = (*given, *edges, slopes[slot]), constants | {"RECEIVES": slot == 0}
+        triton_passes.run_loop("bent_slopes_by_node", arrays, [pairs], nodes, **own)
+    arrays, own = (*given, s, r, slopes[2]), constants | {"WAYS": ways}
+    triton_passes.run_loop("bent_slopes_by_pair", arrays, sizes, pairs, **own)
+    return slopes
+
+
+def bent_ends_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``bent_ends_slopes``, given its gradient and those of all its results."""
+    grad, *seconds = grads
+    slopes = _bend_slopes(call, seconds, grad, curved=True)
+    return [*slopes, _bend_by_edge(call, seconds, curved=True).to(grad.dtype)]
+
+
+class _GatedMessages:
+    """The messages of a gated sum: numbers of their edges, and loops that read these."""
+
+    def __init__(self, call: EdgeCall, grad: Tensor, second: Tensor | None = None) -> None:
+        """Sum what each edge has over its features.
+
+        Args:
+            call: product, [E, F], weights, [P, 1], bias, and weights and bias of a gate, or none.
+            grad: gradient of the sums, [N, F].
+            second: gradient of what the slopes give to the product; None for slopes.
+        """
+        self.product, weights, bias, *gate = call.inputs
+        self.gated, self.call, self.grad = bool(gate), call, grad
+        self.vectors = (bias, gate[0].view(-1) if gate else torch.zeros_like(bias))
+        self.second = self.product if second is None else second
+        constants = choose_constants((*call.inputs, grad), self.product.shape[1])
+        self.constants = constants | {"CURVED": second is not None}
+        edges, exact = self.product.shape[0], constants["COMPUTE"] is tl.float64
+        self.dtype = torch.float64 if exact else torch.float32
+        numbers = self.new_numbers()
+        arrays = (self.product, *self.vectors, self.second, grad, call.links.receiver, numbers)
+        triton_passes.run_loop("gate_numbers", arrays, [edges], edges, **self.constants)
+        argument, self.along, self.tilt, self.moved = numbers.unbind(1)
+        self.weight = expand_pairs(weights, edges).view(-1).to(self.dtype)
+        self.share = torch.ones_like(argument)
+        self.steep = self.bent = torch.zeros_like(argument)
+        if gate:
+            self.share = (argument + gate[1].to(self.dtype)).sigmoid()
+            self.steep = self.share * (1.0 - self.share)
+            self.bent = self.steep * (1.0 - 2.0 * self.share)
+
+    def new_numbers(self) -> Tensor:
+        """Return zeros in the type in which loops compute, [E, 4]."""
+        return self.product.new_zeros(self.product.shape[0], 4, dtype=self.dtype)
+
+    def sum_at_nodes(self, of_value: Tensor, of_change: Tensor | None = None) -> Tensor:
+        """Sum messages times a number of each edge, and their changes times another, [N, F]."""
+        numbers, links = self.new_numbers(), self.call.links
+        numbers[:, 0] = of_value
+        if of_change is not None:
+            numbers[:, 1] = of_change
+        nodes, width = links.num_nodes, self.product.shape[1]
+        out = numbers.new_empty(nodes, width)
+        edges = (links.by_receiver, links.receiver_starts)
+        arrays = (self.product, self.vectors[0], self.second, numbers, *edges, out)
+        own = self.constants | {"CURVED": of_change is not None}
+        triton_passes.run_loop("gated_by_node", arrays, [], nodes, **own)
+        return out
+
+    def differentiate(self, *numbers: Tensor) -> Tensor:
+        """Return the gradient of the product, given numbers as ``_gated_by_edge`` has them."""
+        out, edges = empty_like(self.product), self.product.shape[0]
+        four = self.new_numbers()
+        four[:, : len(numbers)] = torch.stack(numbers, dim=1)
+        given = (self.product, *self.vectors, self.second, self.grad, self.call.links.receiver)
+        arrays = (*given, four, out)
+        triton_passes.run_loop("gated_by_edge", arrays, [edges], edges, **self.constants)
+        return out
+
+    def to_inputs(self, to_product: Tensor, to_weight: Tensor, to_gate: Inputs) -> list[Tensor]:
+        """Return the gradients of all inputs, in their shapes and types.
+
+        Args:
+            to_product: gradient of the product, [E, F].
+            to_weight: gradient of the weight of each edge, [E].
+            to_gate: gradients of weights and bias of the gate; nothing for no gate.
+        """
+        weights = self.call.inputs[1]
+        results = (to_product, sum_pairs(to_weight.unsqueeze(1), weights.shape[0]))
+        rest = (to_product.to(to_weight.dtype).sum(0), *to_gate)
+        return [
+            slope.reshape(each.shape).to(each.dtype)
+            for slope, each in zip((*results, *rest), self.call.inputs, strict=True)
+        ]
+
+
+def gated_sum(call: EdgeCall) -> Tensor:
+    """Sum gated messages, see ``edge_functions.gated_linear_sum``."""
+    absent = call.inputs[0].new_zeros(call.links.num_nodes, call.inputs[0].shape[1])
+    edges = _GatedMessages(call, absent)
+    return edges.sum_at_nodes(edges.weight * edges.share).to(_joint_type(call.inputs))
+
+
+def gated_sum_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``gated_sum`` by all inputs, given the gradient, [N, F]."""
+    edges = _GatedMessages(call, grad)
+    to_argument = edges.weight * edges.steep * edges.along
+    to_product = edges.differentiate(edges.weight * edges.share, to_argument)
+    to_gate = (edges.sum_at_nodes(to_argument).sum(0), to_argument.sum()) if edges.gated else ()
+    return edges.to_inputs(to_product, edges.share * edges.along, to_gate)
+
+
+def gated_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``gated_sum_slopes``, given its gradient and those of its first results."""
+    grad, second, second_weights = grads
+    edges = _GatedMessages(call, grad, second)
+    late = expand_pairs(second_weights, second.shape[0]).view(-1).to(edges.dtype)
+    tilted = edges.steep * edges.moved + edges.bent * edges.along * edges.tilt
+    to_argument = edges.weight * tilted + late * edges.steep * edges.along
+    to_along = edges.weight * edges.steep * edges.tilt + late * edges.share
+    share, steep = edges.weight * edges.share, edges.weight * edges.steep * edges.along
+    to_product = edges.differentiate(to_along, to_argument, share, steep)
+    to_weight = edges.share * edges.moved + edges.steep * edges.along * edges.tilt
+    to_gate: Inputs = ()
+    if edges.gated:
+        to_gate = (edges.sum_at_nodes(to_argument, steep).sum(0), to_argument.sum())
+    to_grad = edges.sum_at_nodes(to_along, share).to(grad.dtype)
+    return [*edges.to_inputs(to_product, to_weight, to_gate), to_grad]
+
+
+def _constants_of_products(call: EdgeCall, *, curved: bool) -> Constants:
+    width = call.inputs[0].shape[1] // 2
+    return choose_constants(call.inputs, width) | {"SOFT": bool(call.option), "CURVED": curved}
+
+
+def _products_at_nodes(call: EdgeCall, seconds: Inputs, *, curved: bool) -> Tensor:
+    """Return the value, or the gradient of its gradient if ``curved``, [N, F]."""
+    nodes, double = call.inputs[0].shape
+    pairs, links = call.inputs[3].shape[0], call.links
+    out = _new_sums(call, nodes, double // 2)
+    edges = (links.sender, links.by_receiver, links.receiver_starts)
+    arrays, constants = (*call.inputs, *seconds, *edges, out), _constants_of_products
+    own = constants(call, curved=curved)
+    triton_passes.run_loop("products_by_node", arrays, [pairs], nodes, **own)
+    return out
+
+
+def _product_slopes(call: EdgeCall, seconds: Inputs, grad: Tensor, *, curved: bool) -> list[Tensor]:
+    """Return gradients of terms and weights, or those of their gradients if ``curved``."""
+    slopes, given = [empty_like(each) for each in call.inputs], (*call.inputs, *seconds, grad)
+    nodes, pairs = (call.inputs[slot].shape[0] for slot in (0, 3))
+    (sizes, ways), constants = _sizes(call, pairs), _constants_of_products(call, curved=curved)
+    s, r, by_r, r_starts, by_s, s_starts = call.links.arrays
+    for slot, edges in ((0, (s, by_r, r_starts)), (1, (r, by_s, s_starts))):
+        arrays, own = (*given, *edges, slopes[slot]), constants | {"RECEIVES": slot == 0}
+        triton_passes.run_loop("product_slopes_by_node", arrays, [pairs], nodes, **own)
+    arrays, own = (*given, s, r, *slopes[2:]), constants | {"WAYS": ways}
+    triton_passes.run_loop("product_slopes_by_pair", arrays, sizes, pairs, **own)
+    return slopes
+
+
+def product_sum(call: EdgeCall) -> Tensor:
+    """Sum products of gates and contents, see ``edge_functions.gated_product_sum``."""
+    return _products_at_nodes(call, call.inputs, curved=False)
+
+
+def product_sum_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``product_sum`` by all inputs, given the gradient, [N, F]."""
+    return _product_slopes(call, call.inputs, grad, curved=False)
+
+
+def product_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``product_sum_slopes``, given its gradient and those of all its results."""
+    grad, *seconds = grads
+    to_grad = _products_at_nodes(call, seconds, curved=True).to(grad.dtype)
+    return [*_product_slopes(call, seconds, grad, curved=True), to_grad]
+
+
+TRITON_EDGE_LOOPS: dict[str, EdgeLoops] = {
+    "bent_ends": EdgeLoops(bent_ends, bent_ends_slopes, bent_ends_curvature, (0, 1, 2)),
+    "gated_sum": EdgeLoops(gated_sum, gated_sum_slopes, gated_sum_curvature, (0, 1)),
+    "product_sum": EdgeLoops(product_sum, product_sum_slopes, product_sum_curvature, (0, 1, 2, 3)),
+}
+"""Implementation of each function."""

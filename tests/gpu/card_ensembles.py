@@ -1,0 +1,228 @@
+"""Ensembles on a device: every engine beside single members on the CPU, and beside separate calls.
+
+Members are those of ``benchmarks/ensemble.py``, of unlike convs, and members of one signature,
+which differ in their weights alone and are stacked.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ensemble
+import models
+import numpy as np
+import torch
+from card_correctness import error_of
+from card_speed import clock_of
+from card_training import total_bytes
+from torch import Tensor
+
+from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.ensemble.engine import (
+    EDGES_PER_BATCH,
+    EagerEngine,
+    Engine,
+    Member,
+    member_batches,
+    pieces,
+    predict_in_halves,
+    run_member,
+)
+from hydragnn_hpo.ensemble.traced_engines import CompiledEngine, StackedEngine
+from hydragnn_hpo.training.memory import measure_peak_bytes, release_memory
+
+if TYPE_CHECKING:
+    from run import Report
+
+CPU = torch.device("cpu")
+ALIKE = (("schnet", 64, 3, 5.0), ("painn", 64, 3, 5.0))
+"""Conv, width, layers and cutoff of nets of which several members are made."""
+
+LIMITS = {"fp64": 1e-9, "fp32": 1e-4}
+"""Largest error of an engine's outputs, over their norm."""
+
+Nets = Sequence[tuple[str, int, int, float]]
+Make = Callable[[list[Member], torch.device], Engine]
+
+
+def members_on(device: torch.device, precision: str, nets: Nets) -> list[Member]:
+    """Build members on a device, each with its own weights."""
+    made = [each.in_precision(precision) for each in ensemble.members(nets)]
+    for member in made:
+        member.model.to(device)
+    return made
+
+
+def outputs_of(engine: Engine, graphs: Columns) -> list[Tensor]:
+    """Return the energies of each member for all graphs."""
+    rows = np.arange(graphs.num_graphs)
+    return [heads["energy"] for _, heads in engine.predict(graphs, rows)]
+
+
+def compare_engines(
+    make: Make, nets: Nets, precision: str, graphs: Columns, device: torch.device
+) -> float:
+    """Compare an engine's energies with those of single members in fp64 on the CPU."""
+    engine = make(members_on(device, precision, nets), device)
+    expected = outputs_of(EagerEngine(members_on(CPU, "fp64", nets), CPU), graphs)
+    outputs_of(engine, graphs)  # of other engines the first batch is special
+    error = error_of(outputs_of(engine, graphs), expected)
+    if isinstance(engine, StackedEngine):
+        groups = sum(len(group) > 1 for group in engine.groups)
+        if len([stack for stack in engine._stacks.values() if stack]) != groups:
+            raise AssertionError("members of one signature are not stacked")
+    if isinstance(engine, CompiledEngine) and not all(engine._nets.get(f"t{n}") for n in (0, 1)):
+        raise AssertionError(f"not compiled: {engine.ways}")
+    return error
+
+
+class GraphEngine(EagerEngine):
+    """Captures all members on the batches of its first structures, and replays them on these."""
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        super().__init__(members, device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def predict(self, graphs, indices):
+        """Yield each member's heads for the first structures, in the memory of the capture."""
+        if self.graph is None:
+            self.batches = list(member_batches(self.members, graphs, indices, self.device))
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):  # kernels are compiled before the capture
+                self.run()
+            side.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.outputs = self.run()
+        self.graph.replay()
+        yield from zip(self.members, self.outputs, strict=True)
+
+    def run(self) -> list[dict[str, Tensor]]:
+        """Run all members on the kept batches."""
+        return [run_member(member, batch) for member, batch in self.batches]
+
+
+def predict_all(engine: Engine, graphs: Columns) -> None:
+    """Predict in batches of usual size, and copy energies to the CPU."""
+    for piece in pieces(graphs, np.arange(graphs.num_graphs), EDGES_PER_BATCH):
+        for _, heads in engine.predict(graphs, piece):
+            heads["energy"].cpu()
+
+
+def predict_alone(members: Sequence[Member], graphs: Columns, device: torch.device) -> None:
+    """Call each member for itself, as a committee of nets is run."""
+    for member in members:
+        predict_all(EagerEngine([member], device), graphs)
+
+
+def ratio_of_calls(
+    make: Make, nets: Nets, graphs: Columns, device: torch.device, turns: int
+) -> float:
+    """Return how many times as fast as separate calls an engine predicts, the median of turns."""
+    members, clock = members_on(device, "fp32", nets), clock_of(device)
+    engine, ratios = make(members, device), []
+    for _ in range(turns + 1):
+        separate = clock(lambda: predict_alone(members, graphs, device))
+        ratios.append(separate / clock(lambda: predict_all(engine, graphs)))
+    return statistics.median(ratios[1:])  # the first one traces and compiles
+
+
+def structures_per_second(
+    make: Make, nets: Nets, graphs: Columns, device: torch.device, turns: int
+) -> float:
+    """Return the structures that an engine predicts in a second with all members."""
+    engine, clock = make(members_on(device, "fp32", nets), device), clock_of(device)
+    spent = [clock(lambda: predict_all(engine, graphs)) for _ in range(turns + 1)]
+    return graphs.num_graphs / statistics.median(spent[1:])
+
+
+def memory_over_one(graphs: Columns, device: torch.device) -> float:
+    """Return the peak of memory of all members over that of the member that takes most."""
+    members = members_on(device, "fp32", ensemble.UNLIKE)
+    sizes = [
+        measure_peak_bytes(partial(predict_all, EagerEngine(some, device), graphs), device) or 1
+        for some in (members, *([each] for each in members))
+    ]
+    return sizes[0] / max(sizes[1:])
+
+
+def survive_full_memory(graphs: Columns, device: torch.device) -> float:
+    """Predict a batch in memory that it does not fit into; compare with single members on the CPU.
+
+    On a card torch's share of the memory is cut to half of what the batch takes, so that the error
+    is torch's own; on a CPU the engine raises it for more than half of the structures.
+    """
+    members, rows = members_on(device, "fp64", ensemble.UNLIKE), np.arange(graphs.num_graphs)
+    sizes: list[int] = []
+
+    class Counted(EagerEngine):
+        def predict(self, graphs, indices):
+            sizes.append(len(indices))
+            if device.type == "cpu" and len(indices) > len(rows) // 2:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            yield from super().predict(graphs, indices)
+
+    try:
+        if device.type == "cuda":
+            whole = partial(outputs_of, EagerEngine(members, device), graphs)
+            whole()  # compiles kernels
+            peak = measure_peak_bytes(whole, device) or 0
+            release_memory(device)
+            share = (torch.cuda.memory_reserved(device) + 0.5 * peak) / total_bytes(device)
+            torch.cuda.set_per_process_memory_fraction(min(share, 1.0), device)
+        halves = predict_in_halves(Counted(members, device), graphs, rows, device)
+    finally:
+        if device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+    if len(sizes) < 3 or sizes[0] != len(rows):
+        raise AssertionError(f"batches of {sizes} structures: memory did not run out")
+    expected = outputs_of(EagerEngine(members_on(CPU, "fp64", ensemble.UNLIKE), CPU), graphs)
+    return error_of([heads["energy"] for _, heads in halves], expected)
+
+
+def check_engines(report: "Report", few: Columns, device: torch.device, place: Path) -> None:
+    """Check the energies of every engine, those that need a compiler last."""
+    alike = {f"{net[0]} x 4": [net] * 4 for net in ALIKE}
+    if report.small:  # tracing takes long on a CPU
+        alike = {"schnet x 2": [("schnet", 16, 1, 5.0)] * 2}
+    cases: list[tuple[str, Make, Nets]] = [
+        ("eager unlike", EagerEngine, ensemble.UNLIKE),
+        ("streams unlike", StackedEngine, ensemble.UNLIKE),
+        *((f"stacked {name}", StackedEngine, nets) for name, nets in alike.items()),
+    ]
+    if not report.small:
+        cases += [(f"CUDA graph {name}", GraphEngine, nets) for name, nets in alike.items()]
+        cases += [("CUDA graph unlike", GraphEngine, ensemble.UNLIKE)]
+        compiled = partial(CompiledEngine, place=place)
+        cases += [(f"compiled {ALIKE[0][0]} x 2", compiled, [ALIKE[0]] * 2)]
+    for name, make, nets in cases:
+        for precision, limit in LIMITS.items():
+            work = partial(compare_engines, make, nets, precision, few, device)
+            report.check(f"{name} {precision}", work, limit)
+
+
+def run(report: "Report", device: torch.device) -> None:
+    """Check engines, memory that runs out, then speed beside separate calls, and memory."""
+    few, many = (models.molecules(n) for n in ((6, 8) if report.small else (64, 1024)))
+    turns = 1 if report.small else 20
+    engines: dict[str, tuple[Make, Nets]] = {"streams unlike": (StackedEngine, ensemble.UNLIKE)}
+    with tempfile.TemporaryDirectory() as folder:
+        check_engines(report, few, device, Path(folder))
+        report.check("full memory", partial(survive_full_memory, many, device), LIMITS["fp64"])
+        if not report.small:
+            engines |= {f"stacked {net[0]} x 8": (StackedEngine, [net] * 8) for net in ALIKE}
+            engines["CUDA graph unlike, batches kept"] = (GraphEngine, ensemble.UNLIKE)
+            compiled = partial(CompiledEngine, place=Path(folder))
+            engines[f"compiled {ALIKE[0][0]} x 8"] = (compiled, [ALIKE[0]] * 8)
+        for name, (make, nets) in engines.items():
+            work = partial(ratio_of_calls, make, nets, few, device, turns)
+            report.check(f"over separate calls, {name}", work)
+        for name, (make, nets) in engines.items():
+            graphs = few if make is GraphEngine else many
+            work = partial(structures_per_second, make, nets, graphs, device, turns)
+            report.check(f"structures per second, {name}", work)
+    report.check("memory over one member", partial(memory_over_one, many, device))
