@@ -37,6 +37,7 @@ from torch import Tensor
 from hydragnn_hpo.config import (
     AGREE,
     MOST_VALUES_OF_SPECTRUM,
+    SUMMED,
     AttributeConfig,
     AxisConfig,
     CardConfig,
@@ -400,9 +401,11 @@ class HeadEntry(Config):
 
     @model_validator(mode="after")
     def _sum_fits(self) -> Self:
-        kind = (self.level, self.shape, self.bounds)
-        if self.sum is not None and kind != ("node", "scalar", None):
-            raise ValueError("'sum' is of scalars of atoms without 'bounds'; get it again.")
+        may = self.level == "node" and self.shape in SUMMED and self.bounds is None
+        if self.sum is not None and (not may or self.derived_from is not None):
+            raise ValueError(
+                "'sum' is of scalars and tensors of atoms without 'bounds'; get it again."
+            )
         return self
 
     @model_validator(mode="after")
