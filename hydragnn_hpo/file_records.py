@@ -488,6 +488,24 @@ class TestTwins(TypedDict):
     """Attributes of the store, unread by the members, in which they differ."""
 
 
+class LocalJoining(TypedDict):
+    """What a regression on local descriptors adds to a head, on structures that nothing saw.
+
+    They are those by which members are weighted: ``val`` and ``sel``, or all folds.
+    """
+
+    weight: float
+    """Its weight in the mean; 0 where it is left out."""
+    mae: float
+    """Its error alone, in the head's unit."""
+    mae_without: float
+    """Error of the nets without it."""
+    mae_with: float
+    """Error with the weight that suits it best, also where it is left out."""
+    z: float
+    """Difference of the two, in standard errors over groups; it joins at -2 or less."""
+
+
 class EnsembleTable(TypedDict):
     """Facts about an ensemble: the answer of its job, and ``report/ensemble.json``."""
 
@@ -520,6 +538,9 @@ class EnsembleTable(TypedDict):
     """Trials that could become members."""
     by_size: NotRequired[dict[str, list[EnsembleSize]]]
     """Scores of ensembles of increasing size, by order: ``top`` and ``greedy``."""
+    local_descriptors: NotRequired[dict[str, LocalJoining]]
+    """Regressions on local descriptors as members, by head that they may join; absent in the tables
+    of earlier versions."""
     test_twins: NotRequired[list[TestTwins] | None]
     """Near twins in the test split, the worst first; null where the stores are too large for the
     search; absent in the tables of earlier versions."""

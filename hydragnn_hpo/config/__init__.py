@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         MOST_VALUES_OF_SPECTRUM,
         SPLITS,
         STORE_VERSION,
+        SUMMED,
         WIDTHS,
         Access,
         AttributeConfig,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         targets_of,
         unite_stats,
         unite_targets,
+        weigh_sum,
     )
     from hydragnn_hpo.config.machine import (
         HERE,
@@ -170,6 +172,7 @@ __all__ = [
     "STALE",
     "STORE_VERSION",
     "Scalar",
+    "SUMMED",
     "SearchConfig",
     "SiteConfig",
     "Space",
@@ -232,6 +235,7 @@ __all__ = [
     "unite_stats",
     "unite_targets",
     "validation_sentence",
+    "weigh_sum",
     "weight_copies",
 ]
 

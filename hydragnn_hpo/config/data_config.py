@@ -94,6 +94,15 @@ MOST_VALUES_OF_SPECTRUM = 4096
 """Largest number of values of a spectrum."""
 
 
+SUMMED = ("scalar", "tensor")
+"""Shapes of values of atoms that may have a known ``sum``."""
+
+
+def weigh_sum(width: int) -> tuple[float, ...]:
+    """Return what a sum of 1 is in each component: 1 for a scalar, the unit tensor for a tensor."""
+    return (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0) if width > 1 else (1.0,)
+
+
 def count_components(target: Mapping[str, object]) -> int:
     """Return the number of components of a target.
 
@@ -333,9 +342,10 @@ class TargetConfig(Config):
     """Largest possible value, likewise."""
 
     sum: End | Name | None = None
-    """For a number per atom: what its values in a structure sum to, as a number in the file's unit
-    (0 for partial charges of neutral molecules) or as the name of an attribute (the total charge).
-    Predictions sum to it exactly."""
+    """For a number or tensor per atom: what its values in a structure sum to, as a number in the
+    file's unit (0 for partial charges of neutral molecules) or as the name of an attribute (the
+    total charge); a tensor sums to so many unit tensors, as Born charges do by the acoustic sum
+    rule. Predictions sum to it exactly."""
 
     sum_tolerance: PositiveFloat = 0.01
     """Most by which labels of a structure may miss their ``sum``, in the file's unit; those that do
@@ -431,9 +441,9 @@ class TargetConfig(Config):
     def _sum_suits(self) -> Self:
         if self.sum is None:
             return self
-        if (self.level, self.shape) != ("node", "scalar"):
+        if self.level != "node" or self.shape not in SUMMED:
             raise ValueError(
-                f"sum is for a number per atom, this is a {self.shape} per "
+                f"sum is for a number or tensor per atom, this is a {self.shape} per "
                 f"{'atom' if self.level == 'node' else 'structure'}: drop sum."
             )
         if self.bounds is not None:

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import MAX_ELEMENT, TargetConfig, class_entropy
+from hydragnn_hpo.config import MAX_ELEMENT, TargetConfig, class_entropy, weigh_sum
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.file_records import AttributeStats, ElementBaseline, SpectrumAxis, TargetStats
@@ -312,15 +312,20 @@ def _measure_sum_miss(columns: Columns, name: str, total: float | str) -> float:
 
     Args:
         columns: graphs of all splits.
-        name: name of the target, a scalar of nodes.
+        name: name of the target, a scalar or tensor of nodes.
         total: the sum, a number or the name of an attribute.
     """
     size, nodes = columns.num_graphs, columns.num_nodes()
     graph = np.repeat(np.arange(size), nodes)
     whole = _sums(graph, columns.masks[name].astype(np.float64), size) == nodes
     wanted = columns.attributes[total] if isinstance(total, str) else total
-    misses = np.abs(_sums(graph, columns.targets[name][:, 0], size) - wanted)
-    return float(misses[whole].max(initial=0.0))
+    values = columns.targets[name].T
+    weights = weigh_sum(len(values))
+    misses = [
+        np.abs(_sums(graph, part, size) - weight * wanted)[whole].max(initial=0.0)
+        for part, weight in zip(values, weights, strict=True)
+    ]
+    return float(max(misses))
 
 
 def _unit(target: TargetConfig) -> str:

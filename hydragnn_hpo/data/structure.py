@@ -14,7 +14,7 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import MAX_ELEMENT, AttributeConfig, TargetConfig
+from hydragnn_hpo.config import MAX_ELEMENT, AttributeConfig, TargetConfig, weigh_sum
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.units import inside
@@ -542,7 +542,7 @@ def _check_sum(
     """Refuse labels of all atoms that miss the sum of their target by more than its tolerance.
 
     Args:
-        value: the labels in the unit used inside, [N, 1], NaN where missing; None without any.
+        value: the labels in the unit used inside, [N, w], NaN where missing; None without any.
         name: name of the target.
         target: its sum, tolerance and unit.
         attributes: attributes of the structure, in the units used inside.
@@ -552,7 +552,9 @@ def _check_sum(
         return
     total = attributes[target.total] if isinstance(target.total, str) else target.total
     factor = inside(target.unit)[0]
-    summed, wanted = float(value.sum()) / factor, total / factor
+    sums, each = value.sum(axis=0) / factor, np.array(weigh_sum(value.shape[1])) * (total / factor)
+    worst = int(np.abs(sums - each).argmax())
+    summed, wanted = float(sums[worst]), float(each[worst])
     if abs(summed - wanted) > target.sum_tolerance:
         raise place.error(
             f"has '{target.key or name}' that sum to {summed:.6g} {target.unit} and miss the sum "

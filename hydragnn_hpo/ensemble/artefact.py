@@ -37,6 +37,7 @@ from torch import Tensor
 from hydragnn_hpo.config import (
     AGREE,
     MOST_VALUES_OF_SPECTRUM,
+    SUMMED,
     AttributeConfig,
     AxisConfig,
     CardConfig,
@@ -59,7 +60,7 @@ from hydragnn_hpo.data import expand_mean
 from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_arrays
-from hydragnn_hpo.ensemble.local_descriptors import LocalModels
+from hydragnn_hpo.ensemble.local_descriptors import LocalModels, unstack_models
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.sanitize import find_unprintable, quote
@@ -87,6 +88,10 @@ FEATURES = "features.safetensors"
 """Entry with a sample of the training set in the features of a member; may be missing."""
 LOCAL = "local_descriptors.safetensors"
 """Entry with the predictions from local descriptors; may be missing."""
+LOCAL_MEMBERS = "local_members.safetensors"
+"""Entry with the regressions on local descriptors that are members; missing without any."""
+LOCAL_MEMBER = "local_descriptors"
+"""Name of these regressions among the members of a head; no trial may have it."""
 STORED = ".safetensors"
 """Suffix of the entries that are not compressed."""
 
@@ -102,8 +107,8 @@ MAX_LIST = 4 * 2**20
 """Most bytes of the zip's central directory, which lists its entries."""
 
 _NAME = re.compile(
-    r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|(calibration|features|local_descriptors)"
-    r"\.safetensors"
+    r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|"
+    r"(calibration|features|local_descriptors|local_members)\.safetensors"
     r"|data/[\w-]{1,100}\.toml|members/[\w-]{1,100}\.(toml|safetensors)",
     re.ASCII,
 )
@@ -255,6 +260,19 @@ class BaselineEntry(Config):
     """Weight of the element's fraction of a structure's atoms, by element symbol."""
 
 
+class LocalShare(Config):
+    """The regressions on local descriptors that are members of a head.
+
+    Their weights are in ``local_members.safetensors``; see ``local_members``.
+    """
+
+    weight: Annotated[float, Field(gt=0.0, lt=1.0)]
+    """Weight of all together in the mean; the nets share the rest."""
+
+    elements: Annotated[tuple[BaselineEntry, ...], Len(1, 100)]
+    """Prediction from the elements alone that each of them corrects."""
+
+
 class HeadEntry(Config):
     """One predicted target."""
 
@@ -327,6 +345,10 @@ class HeadEntry(Config):
     """Prediction from the elements alone, see ``baselines``; None for vectors per atom, and in
     files of earlier versions."""
 
+    local: LocalShare | None = None
+    """Regressions on local descriptors that are members; None where the nets are alone, and in
+    files of earlier versions."""
+
     @property
     def width(self) -> int:
         """Number of components."""
@@ -379,21 +401,24 @@ class HeadEntry(Config):
 
     @model_validator(mode="after")
     def _sum_fits(self) -> Self:
-        kind = (self.level, self.shape, self.bounds)
-        if self.sum is not None and kind != ("node", "scalar", None):
-            raise ValueError("'sum' is of scalars of atoms without 'bounds'; get it again.")
+        may = self.level == "node" and self.shape in SUMMED and self.bounds is None
+        if self.sum is not None and (not may or self.derived_from is not None):
+            raise ValueError(
+                "'sum' is of scalars and tensors of atoms without 'bounds'; get it again."
+            )
         return self
 
     @model_validator(mode="after")
-    def _baseline_fits(self) -> Self:
-        if self.baseline is None:
-            return self
-        weights = (*self.baseline.atoms.values(), *self.baseline.fractions.values())
-        widths = {len(weight) for weight in (self.baseline.mean, *weights)}
-        if widths != {self.width}:
-            raise ValueError(f"the baseline needs {self.width} components; get it again.")
-        if self.level == "node" and self.baseline.fractions:
-            raise ValueError("the baseline of an atom has no 'fractions'; get it again.")
+    def _baselines_fit(self) -> Self:
+        shared = () if self.local is None else self.local.elements
+        for baseline in (*([] if self.baseline is None else [self.baseline]), *shared):
+            weights = (*baseline.atoms.values(), *baseline.fractions.values())
+            if {len(weight) for weight in (baseline.mean, *weights)} != {self.width}:
+                raise ValueError(f"the baseline needs {self.width} components; get it again.")
+            if self.level == "node" and baseline.fractions:
+                raise ValueError("the baseline of an atom has no 'fractions'; get it again.")
+        if shared and (self.shape != "scalar" or self.energy or self.derived_from):
+            raise ValueError("'local' is of scalars that are no energies; get it again.")
         return self
 
     @model_validator(mode="after")
@@ -507,8 +532,11 @@ class Manifest(Config):
         extra = {name for member in self.members for name in member.weights} - set(self.heads)
         if extra:
             raise ValueError(f"members weigh '{min(extra)}', which is no head; get it again.")
-        if len({member.trial for member in self.members}) < len(self.members):
+        trials = {LOCAL_MEMBER, *(member.trial for member in self.members)}
+        if len(trials) <= len(self.members):
             raise ValueError("a trial is named twice among the members; get it again.")
+        if len({len(h.local.elements) for h in self.heads.values() if h.local is not None}) > 1:
+            raise ValueError("heads have regressions of different numbers; get it again.")
         check_derivatives(self.heads)
         return self
 
@@ -577,9 +605,13 @@ class Manifest(Config):
         """Return the weights of the members that take part in a head.
 
         Returns:
-            Weights by trial, > 0, which sum to 1.
+            Weights by trial, > 0, which sum to 1; that of all regressions on local descriptors
+            under ``LOCAL_MEMBER``.
         """
-        return {m.trial: m.weights[head] for m in self.members if head in m.weights}
+        local = self.heads[head].local
+        own = {} if local is None else {LOCAL_MEMBER: local.weight}
+        rest = 1.0 - sum(own.values())
+        return own | {m.trial: rest * m.weights[head] for m in self.members if head in m.weights}
 
     def units(self) -> dict[str, str]:
         """Return the units of all heads.
@@ -649,6 +681,8 @@ class ArtefactContent:
     """Sample of the training set; None if the file holds none, as older ones do."""
     local: LocalModels | None = None
     """Predictions from local descriptors, for comparison; None if the file holds none."""
+    local_members: tuple[LocalModels, ...] = ()
+    """Those that are members, of the heads that have a ``local``; empty without any."""
     identity: str = ""
     """SHA-256 of ``SHA256SUMS``, equal for equal content; empty if not read from a file."""
     sizes: dict[str, int] = field(default_factory=dict)
@@ -843,9 +877,8 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
         manifest = _read_manifest(entries)
         entries.check_any(CARD)
         configs = {m.trial: _read_config(entries, m, manifest) for m in manifest.members}
-        cards: dict[str, CardConfig] = {}
-        for name, file in manifest.data.card_files.items():
-            cards[name] = _read_toml(entries, file, CardConfig)
+        files = manifest.data.card_files.items()
+        cards = {name: _read_toml(entries, file, CardConfig) for name, file in files}
         _check_against_cards(path, manifest, configs, cards)
         known = None
         if CALIBRATION in entries.sizes:
@@ -864,6 +897,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
             known,
             _read_features(entries, configs),
             _read_local(entries, manifest),
+            _read_local_members(entries, manifest),
             entries.identity,
             sizes=entries.sizes,
             sums=entries.sums,
@@ -942,6 +976,8 @@ def _read_manifest(entries: SafeZip) -> Manifest:
     manifest = _validate(entries, MANIFEST, values, Manifest)
     wanted = {MANIFEST, CARD, SUMS, CALIBRATION, FEATURES, LOCAL}
     wanted |= {*manifest.data.card_files.values()}
+    if any(head.local is not None for head in manifest.heads.values()):
+        wanted.add(LOCAL_MEMBERS)
     for member in manifest.members:
         wanted |= {member.config_file, member.weights_file}
     entries.refuse_others(wanted)
@@ -1028,34 +1064,57 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 def _read_calibration(entries: SafeZip, manifest: Manifest) -> CalibrationData:
     weights = {name: manifest.shares(name) for name in manifest.heads}
     widths = {name: head.width for name, head in manifest.heads.items()}
-    try:
+    with _translate_unsound(entries.path, CALIBRATION):
         return from_arrays(load_arrays(entries.read(CALIBRATION)), weights, widths)
-    except _UNSOUND as error:
-        reject(entries.path, f"'{CALIBRATION}' cannot be used ({str(error)[:200]})", error)
 
 
 def _read_features(entries: SafeZip, configs: Mapping[str, TrialConfig]) -> TrainingFeatures | None:
     if FEATURES not in entries.sizes:
         return None
     widths = {trial: config.model.features for trial, config in configs.items()}
-    try:
+    with _translate_unsound(entries.path, FEATURES):
         return features_from_arrays(load_arrays(entries.read(FEATURES)), widths)
-    except _UNSOUND as error:
-        reject(entries.path, f"'{FEATURES}' cannot be used ({str(error)[:200]})", error)
 
 
 def _read_local(entries: SafeZip, manifest: Manifest) -> LocalModels | None:
     if LOCAL not in entries.sizes:
         return None
-    try:
+    with _translate_unsound(entries.path, LOCAL):
         models = LocalModels.from_arrays(load_arrays(entries.read(LOCAL)))
+    _check_local(entries.path, LOCAL, models, manifest)
+    return models
+
+
+def _read_local_members(entries: SafeZip, manifest: Manifest) -> tuple[LocalModels, ...]:
+    """Read the regressions on local descriptors that are members of heads."""
+    shares = {name: head.local for name, head in manifest.heads.items() if head.local is not None}
+    if not shares:
+        return ()
+    count = max(len(share.elements) for share in shares.values())
+    with _translate_unsound(entries.path, LOCAL_MEMBERS):
+        models = unstack_models(load_arrays(entries.read(LOCAL_MEMBERS)))
+    for one in models:
+        _check_local(entries.path, LOCAL_MEMBERS, one, manifest)
+    if len(models) != count or any(set(one.heads) != set(shares) for one in models):
+        reject(entries.path, f"'{LOCAL_MEMBERS}' is about other heads than '{MANIFEST}'")
+    return models
+
+
+@contextmanager
+def _translate_unsound(path: Path, name: str) -> Iterator[None]:
+    """Reject the file if the block raises an error of damaged or hostile arrays in an entry."""
+    try:
+        yield
     except _UNSOUND as error:
-        reject(entries.path, f"'{LOCAL}' cannot be used ({str(error)[:200]})", error)
+        reject(path, f"'{name}' cannot be used ({str(error)[:200]})", error)
+
+
+def _check_local(path: Path, entry: str, models: LocalModels, manifest: Manifest) -> None:
+    """Reject regressions on local descriptors that do not fit the heads of the manifest."""
     for name, model in models.heads.items():
         head = manifest.heads.get(name)
         wanted = None if head is None else (head.level == "node", head.width)
         if (model.pool == "none", model.weights.shape[2]) != wanted:
-            reject(entries.path, f"'{LOCAL}' predicts {quote(name)}, which is no such head")
+            reject(path, f"'{entry}' predicts {quote(name)}, which is no such head")
     if models.basis.cutoff > manifest.cutoff:
-        reject(entries.path, f"'{LOCAL}' has a longer cutoff than all members")
-    return models
+        reject(path, f"'{entry}' has a longer cutoff than all members")

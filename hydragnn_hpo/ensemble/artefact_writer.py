@@ -17,6 +17,7 @@ from hydragnn_hpo.ensemble.artefact import (
     CARD,
     FEATURES,
     LOCAL,
+    LOCAL_MEMBERS,
     MANIFEST,
     STORED,
     SUMS,
@@ -25,6 +26,7 @@ from hydragnn_hpo.ensemble.artefact import (
 )
 from hydragnn_hpo.ensemble.calibration_data import to_arrays
 from hydragnn_hpo.ensemble.descriptors import features_to_arrays
+from hydragnn_hpo.ensemble.local_descriptors import stack_models
 from hydragnn_hpo.files import whole_file
 from hydragnn_hpo.sanitize import sanitize_values
 
@@ -149,6 +151,11 @@ Quantiles of their own in `{{ name }}`: \
 {{ ", " if not loop.first }}{{ name }} {{ mae | number }} {{ heads[name].unit }}\
 {% endfor %} |
 {% endfor %}
+{% for name, head in heads.items() if head.local %}
+
+In `{{ name }}` a regression on the surroundings of single atoms has the weight \
+{{ "%.3g" | format(head.local.weight) }}, and the nets share the rest.
+{% endfor %}
 {% if manifest.diversity %}
 
 On the structures that they were chosen on:
@@ -212,6 +219,8 @@ def _plain_entries(content: ArtefactContent) -> Iterator[tuple[str, bytes]]:
         yield FEATURES, save_arrays(features_to_arrays(content.features))
     if content.local is not None:
         yield LOCAL, save_arrays(content.local.as_arrays())
+    if content.local_members:
+        yield LOCAL_MEMBERS, save_arrays(stack_models(content.local_members))
     for member in manifest.members:
         config = content.configs[member.trial]
         data = [entry.model_copy(update={"store": Path(entry.store).name}) for entry in config.data]

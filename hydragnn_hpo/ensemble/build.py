@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict, cast
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from hydragnn_hpo import __version__, log
 from hydragnn_hpo.campaign import read_software_versions
 from hydragnn_hpo.config import (
     DISK_FULL,
-    INVARIANT,
     Bounds,
     CardConfig,
     ModelConfig,
@@ -42,6 +41,7 @@ from hydragnn_hpo.data import (
     open_store,
 )
 from hydragnn_hpo.ensemble.artefact import (
+    LOCAL_MEMBER,
     Alike,
     ArtefactContent,
     Coordination,
@@ -54,7 +54,7 @@ from hydragnn_hpo.ensemble.artefact import (
     describe_needs,
 )
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
-from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
+from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.calibrate import (
     GRAPHS_TOGETHER,
     Calibration,
@@ -97,10 +97,8 @@ from hydragnn_hpo.ensemble.inference import (
     head_prediction,
     neighbor_counts,
 )
-from hydragnn_hpo.ensemble.local_descriptors import MOST_ATOMS, LocalModels, fit_local_models
 from hydragnn_hpo.ensemble.member_selection import (
     MemberSelection,
-    Method,
     ScoredHead,
     Weights,
     compare_members,
@@ -110,6 +108,12 @@ from hydragnn_hpo.ensemble.member_selection import (
     members_in_any,
     select_members,
     share_weights,
+)
+from hydragnn_hpo.ensemble.simpler_models import (
+    JoinedModels,
+    SimplerModels,
+    fit_simpler_models,
+    join_local_models,
 )
 from hydragnn_hpo.ensemble.uncertainty_scores import (
     HeadOnLabels,
@@ -139,6 +143,7 @@ from hydragnn_hpo.file_records import (
     StoreStats,
     TargetStats,
     TestTwins,
+    VerdictSentence,
 )
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir, derive_seed
@@ -164,6 +169,8 @@ _ROOT = Path(__file__).parents[2]
 _GIT_SECONDS = 10
 """Timeout of ``git describe``, in seconds."""
 
+Mix = Literal["kept", "top", "greedy"]
+"""Weighted mean of members: that of the ensemble, or of the nets alone by one of the methods."""
 MemberPredictions = dict[str, np.ndarray]
 """Predictions, [M, R, w], by head; predicted variances, [M, R, 1], by ``variance_key(head)``."""
 
@@ -184,29 +191,45 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     """
     context = open_build_context(RunDir(run), keep)
     choice = select_members(context)
-    cross = isinstance(context, CrossContext)
-    nets = list_nets(context, range(len(context.candidates)) if cross else choice.needed)
-    tensors = {net.trial: read_checkpoint(net.trained.folder.best)[0] for net in nets}
-    members = [make_candidate_member(context, net, tensors[net.trial]) for net in nets]
-    shares = share_weights(choice, nets)
+    nets, members, tensors = _load_nets(context, choice)
     learned = predict_split(context, members, "cal", device)
     check_members(context, nets, learned)
     predictions = predict_split(context, members, "test", device)
-    calibrations, data = calibrate_heads(context, choice, nets, (learned, predictions))
-    tested = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
-    verdict = judge(add_data_curves(context, tested.evidence), collect_search_evidence(context))
+    joined = join_local_models(context, choice, simpler := fit_simpler_models(context))
+    calibrations, data = calibrate_heads(context, choice, nets, (learned, predictions), joined)
+    mixed, weights = joined.append_to(predictions), weigh_mixes(choice, nets, joined)
+    tested = evaluate_heads(context, mixed, weights, calibrations, simpler)
     diversity = compare_members(context, choice.best)
-    manifest = make_manifest(context, choice, calibrations, tested, diversity)
-    trust = _trust_on_test(context, manifest, predictions, shares[choice.kept])
+    manifest = joined.add_to_manifest(
+        make_manifest(context, choice, calibrations, tested, diversity)
+    )
+    trust = _trust_on_test(context, manifest, mixed, weights["kept"])
     features = find_training_features(context, manifest, members)
     by_size = _size_curves(context, predictions, nets)
     table = _make_table(context, choice, manifest, diversity, tested.curves, by_size)
-    table |= {"verdict": verdict, "test_twins": find_test_twins(context, manifest)}
-    text = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
+    table |= {"local_descriptors": joined.judged, "verdict": _judge(context, tested, joined)}
+    table["test_twins"] = find_test_twins(context, manifest)
     tested.arrays.update(_distances_on_test(context, features, members))
-    _write_report(context.run, table, tested.arrays | {"trust": text})
-    _write_ensemble(context, manifest, tensors, data, (features, tested.local))
+    tested.arrays["trust"] = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
+    _write_report(context.run, table, tested.arrays)
+    content = _gather_content(context, manifest, tensors, data)
+    content = replace(content, features=features, local=simpler.local, local_members=joined.models)
+    write_artefact(context.run.ensemble, content)
     return table
+
+
+def _load_nets(
+    context: BuildContext, choice: MemberSelection
+) -> tuple[list[Net], list[Member], dict[str, dict[str, Tensor]]]:
+    """Load the nets that predict: those of all mixes, or of all configurations on folds.
+
+    Returns:
+        The M nets, each as a member, and their weights by trial.
+    """
+    cross = isinstance(context, CrossContext)
+    nets = list_nets(context, range(len(context.candidates)) if cross else choice.needed)
+    tensors = {net.trial: read_checkpoint(net.trained.folder.best)[0] for net in nets}
+    return nets, [make_candidate_member(context, n, tensors[n.trial]) for n in nets], tensors
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -337,6 +360,7 @@ def calibrate_heads(
     choice: MemberSelection,
     nets: Sequence[Net],
     of_splits: tuple[MemberPredictions, MemberPredictions],
+    joined: JoinedModels,
 ) -> tuple[dict[str, Calibration], CalibrationData | None]:
     """Calibrate every head on structures that trained none of what predicts them.
 
@@ -345,19 +369,21 @@ def calibrate_heads(
         choice: the selected members and their weights.
         nets: the M members.
         of_splits: their predictions for ``cal`` and for ``test``, whose labels are not read.
+        joined: regressions that are members, too.
 
     Returns:
         Calibrations by head; what pruning needs, None where members were trained on folds.
     """
-    predictions, unseen = of_splits
     if isinstance(context, CrossContext):
-        return calibrate_folds(context, choice.kept, nets, predictions, unseen), None
+        return calibrate_folds(context, choice.kept, nets, of_splits, joined), None
     shares = share_weights(choice, nets)[choice.kept]
-    data = collect_calibration_data(context, predictions, nets, shares)
+    data = collect_calibration_data(context, of_splits[0], nets, shares)
+    for name, values in joined.learned.items():
+        data = data.with_member(name, LOCAL_MEMBER, values)
     calibrations = {
         name: data.calibrate_head(
             name,
-            _by_trial(context, weights),
+            _by_trial(context, weights, joined.weights.get(name)),
             context.scale(name),
             context.bounds(name),
             is_class=context.is_class(name),
@@ -383,7 +409,7 @@ def collect_calibration_data(
     """
     indices, heads = context.rows_of("cal"), {}
     by_element = context.strata.atoms == "element"
-    numbers = np.concatenate([piece.numbers for piece in _pieces(context, "cal")])
+    numbers = np.concatenate([piece.numbers for piece in context.take(context.rows_of("cal"))])
     for name in context.targets:
         truth, mask = context.truth(name, "cal")
         rows = np.flatnonzero(weights[name]).tolist()
@@ -401,10 +427,39 @@ def collect_calibration_data(
     return CalibrationData(np.asarray(context.graphs.group[indices]), kind, heads)
 
 
-def _by_trial(context: BuildContext, weights: np.ndarray) -> dict[str, float]:
-    """Return the weights of candidates, [C], by trial; candidates without weight are left out."""
-    pairs = zip(context.candidates, weights, strict=True)
-    return {candidate.trial: float(weight) for candidate, weight in pairs if weight > 0}
+def _by_trial(
+    context: BuildContext, weights: np.ndarray, local: float | None = None
+) -> dict[str, float]:
+    """Return the weights of members by name; candidates without weight are left out.
+
+    Args:
+        context: data shared by all steps of the build.
+        weights: weights of the candidates, [C], summing to 1.
+        local: weight of a regression on local descriptors beside them; None without one.
+    """
+    pairs = zip(context.candidates, (1.0 - (local or 0.0)) * weights, strict=True)
+    own = {} if local is None else {LOCAL_MEMBER: local}
+    return own | {candidate.trial: float(weight) for candidate, weight in pairs if weight > 0}
+
+
+def weigh_mixes(
+    choice: MemberSelection, nets: Sequence[Net], joined: JoinedModels
+) -> dict[Mix, Weights]:
+    """Return the weights of nets and regressions in each mix, [M + K] by head.
+
+    Args:
+        choice: the candidates and their weights by both methods.
+        nets: the M nets.
+        joined: the K regressions, which are in the ensemble alone.
+
+    Returns:
+        By mix: weights of the nets, then of the regressions.
+    """
+    shares = share_weights(choice, nets)
+    mixes: dict[Mix, Weights] = {"kept": joined.append_shares(shares[choice.kept], joined=True)}
+    for method, weights in shares.items():
+        mixes[method] = joined.append_shares(weights, joined=False)
+    return mixes
 
 
 class TestResult(NamedTuple):
@@ -418,36 +473,34 @@ class TestResult(NamedTuple):
     """By head."""
     evidence: list[HeadEvidence]
     """What the verdict needs to know of each head."""
-    baselines: dict[str, CompositionModel]
-    """Predictions from the elements alone, by head; vectors per atom have none."""
-    local: LocalModels | None
-    """Predictions from local descriptors, of scalar heads; None without any."""
+    simpler: SimplerModels
+    """Predictions that the ensemble is compared with."""
 
 
 def evaluate_heads(
     context: BuildContext,
     predictions: MemberPredictions,
-    weights: Mapping[Method, Weights],
+    weights: Mapping[Mix, Weights],
     calibrations: Mapping[str, Calibration],
-    kept: Method,
+    simpler: SimplerModels,
 ) -> TestResult:
     """Score each head on the test split.
 
     Args:
         context: data shared by all steps of the build.
         predictions: predictions of the M members for ``test``; the best single candidate is first.
-        weights: shares of the members by method and head, [M].
+        weights: shares of the members by mix and head, [M].
         calibrations: calibrations of the kept mix, by head.
-        kept: the method whose mix is the ensemble.
+        simpler: predictions that the ensemble is compared with.
     """
     indices = context.rows_of("test")
-    result = TestResult({}, {"index": indices}, {}, [], *fit_simpler_models(context))
+    result = TestResult({}, {"index": indices}, {}, [], simpler)
     for name, target in context.targets.items():
         (truth, mask), node = context.truth(name, "test"), context.is_node(name)
         truth, bounds = truth[mask], context.bounds(name)
         single = clip_to_bounds(predictions[name][0][mask], bounds)
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
-        mix, calibration = mixes[kept], calibrations[name]
+        mix, calibration = mixes["kept"], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, indices, node=node)
         predicted = _on_labels(truth, mix, calibration, stratum[mask])
         known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
@@ -497,61 +550,6 @@ def _error(context: BuildContext, name: str, mean: np.ndarray, truth: np.ndarray
     return mae(mean, truth)
 
 
-def fit_baselines(context: BuildContext) -> dict[str, CompositionModel]:
-    """Fit the predictions from the elements alone.
-
-    Returns:
-        The baseline of each head; vectors per atom have none.
-    """
-    fits = {
-        name: fit_baseline(
-            name,
-            _pieces(context, "train"),
-            _pieces(context, "val"),
-            is_invariant=target["shape"] in INVARIANT,
-        )
-        for name, target in context.targets.items()
-    }
-    return {name: fit for name, fit in fits.items() if fit is not None}
-
-
-def fit_simpler_models(
-    context: BuildContext,
-) -> tuple[dict[str, CompositionModel], LocalModels | None]:
-    """Fit the predictions that an ensemble is compared with.
-
-    Returns:
-        Those from the elements alone, by head, and those from local descriptors.
-    """
-    baselines = fit_baselines(context)
-    return baselines, fit_local_baseline(context, baselines)
-
-
-def fit_local_baseline(
-    context: BuildContext, baselines: Mapping[str, CompositionModel]
-) -> LocalModels | None:
-    """Fit the predictions from local descriptors, on a sample of a large training split.
-
-    Args:
-        context: data shared by all steps of the build.
-        baselines: predictions from the elements alone, by head.
-
-    Returns:
-        None without a scalar head.
-    """
-    seed = derive_seed(context.campaign.seed, "ensemble", "local descriptors")
-    rows = context.rows_of("train")
-    rows = rows[np.random.default_rng(seed).permutation(len(rows))]
-    chosen = np.cumsum(context.graphs.num_nodes()[rows]) <= MOST_ATOMS
-    return fit_local_models(
-        context.targets,
-        baselines,
-        train=_pieces_of(context, np.sort(rows[chosen])),
-        val=_pieces(context, "val"),
-        cutoff=min(candidate.config.model.cutoff for candidate in context.candidates),
-    )
-
-
 def _describe_rows(
     context: BuildContext,
     name: str,
@@ -570,8 +568,8 @@ def _describe_rows(
     """
     numbers, sizes = list[np.ndarray](), list[np.ndarray]()
     by_elements, by_descriptor = list[np.ndarray](), list[np.ndarray]()
-    baseline, local = result.baselines.get(name), result.local
-    for piece in _pieces(context, "test"):
+    baseline, local = result.simpler.baselines.get(name), result.simpler.local
+    for piece in context.take(context.rows_of("test")):
         numbers.append(np.asarray(piece.numbers))
         sizes.append(piece.num_nodes())
         if baseline is not None:
@@ -635,6 +633,14 @@ def collect_search_evidence(context: BuildContext) -> SearchEvidence:
         curve=[curve[epoch] for epoch in sorted(curve)],
         candidates=len(context.candidates),
     )
+
+
+def _judge(
+    context: BuildContext, tested: TestResult, joined: JoinedModels
+) -> list[VerdictSentence]:
+    """Return the verdict on the heads and on the search."""
+    heads = [replace(head, local=joined.judged.get(head.name)) for head in tested.evidence]
+    return judge(add_data_curves(context, heads), collect_search_evidence(context))
 
 
 def _center(target: TargetStats) -> np.ndarray:
@@ -858,7 +864,7 @@ def make_manifest(
         elements=tuple(sorted(int(z) for z in stats["elements"])),
         members=tuple(_member(choice, net) for net in list_nets(context, members) if net.share),
         heads={
-            name: _head(context, name, calibrations[name], tested.baselines.get(name))
+            name: _head(context, name, calibrations[name], tested.simpler.baselines.get(name))
             for name in context.targets
         },
         evaluation={name: {**scores} for name, scores in tested.scores.items()},
@@ -867,7 +873,7 @@ def make_manifest(
         commit=read_commit(),
         licence=context.campaign.ensemble.licence,
         strata=context.strata,
-        coordination=measure_coordination(_pieces(context, "train"), shortest),
+        coordination=measure_coordination(context.take(context.rows_of("train")), shortest),
         **_needs(context, models),
     )
 
@@ -952,15 +958,6 @@ def measure_coordination(pieces_of_split: Iterable[Columns], cutoff: float) -> C
     return Coordination(
         cutoff, {chemical_symbols[z]: (int(lowest[z]), int(highest[z])) for z in elements}
     )
-
-
-def _pieces(context: BuildContext, split: str) -> Iterable[Columns]:
-    return _pieces_of(context, context.rows_of(split))
-
-
-def _pieces_of(context: BuildContext, indices: np.ndarray) -> Iterable[Columns]:
-    for first in range(0, len(indices), GRAPHS_TOGETHER):
-        yield context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
 
 
 def describe_data(cards: Sequence[CardConfig], stats: StoreStats) -> Provenance:
@@ -1083,15 +1080,22 @@ def _write_report(run: RunDir, table: EnsembleTable, arrays: dict[str, np.ndarra
     write_json(run.report / TABLE, {k: v for k, v in table.items() if k != "path"})
 
 
-def _write_ensemble(
+def _gather_content(
     context: BuildContext,
     manifest: Manifest,
     tensors: Mapping[str, dict[str, Tensor]],
     data: CalibrationData | None,
-    extras: tuple[TrainingFeatures, LocalModels | None],
-) -> None:
+) -> ArtefactContent:
+    """Return what the file holds of nets and data.
+
+    Args:
+        context: data shared by all steps of the build.
+        manifest: manifest of the ensemble.
+        tensors: weights of all nets, by trial.
+        data: what pruning needs; left out where it is too large.
+    """
     names = {member.trial for member in manifest.members}
-    content = ArtefactContent(
+    return ArtefactContent(
         manifest=manifest,
         configs={
             net.trial: net.config
@@ -1102,10 +1106,7 @@ def _write_ensemble(
         weights={name: tensors[name] for name in names},
         cards={card.name: card for card in context.cards},
         calibration_data=data if data is not None and data.values <= MOST_VALUES else None,
-        features=extras[0],
-        local=extras[1],
     )
-    write_artefact(context.run.ensemble, content)
 
 
 def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:

@@ -6,7 +6,7 @@ Shapes: C calibration structures, R rows of a head, w components.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -68,6 +68,18 @@ class CalibrationData:
         return sum(
             a.size for head in self.heads.values() for a in (head.truth, *head.predictions.values())
         )
+
+    def with_member(self, name: str, member: str, predictions: np.ndarray) -> "CalibrationData":
+        """Return the data with one more member of a head.
+
+        Args:
+            name: of the head.
+            member: name of the member.
+            predictions: of the member, [R, w], in the unit.
+        """
+        head = self.heads[name]
+        more = replace(head, predictions={**head.predictions, member: predictions})
+        return replace(self, heads={**self.heads, name: more})
 
     def without(self, removed: Collection[str]) -> "CalibrationData":
         """Return the data of the members that are not removed; ``removed`` are trials."""

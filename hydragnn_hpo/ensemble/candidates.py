@@ -5,7 +5,7 @@ Shapes: C candidates, R rows of a head (graphs, or nodes of a node-level head), 
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from hydragnn_hpo.config import (
     forward_flops,
     load_config,
 )
-from hydragnn_hpo.data import NONE, GraphSet, deal_folds
+from hydragnn_hpo.data import NONE, Columns, GraphSet, deal_folds
 from hydragnn_hpo.ensemble.calibrate import (
     GRAPHS_TOGETHER,
     Strata,
@@ -365,6 +365,15 @@ class BuildContext:
         rows: np.ndarray = self.graphs.indices_of(split)
         return rows
 
+    def take(self, rows: np.ndarray) -> Iterator[Columns]:
+        """Yield some graphs of the store in pieces.
+
+        Args:
+            rows: positions of the graphs in the store, [G].
+        """
+        for first in range(0, len(rows), GRAPHS_TOGETHER):
+            yield self.graphs.take(rows[first : first + GRAPHS_TOGETHER])
+
     @property
     def learned_rows(self) -> np.ndarray:
         """Positions in the store of the graphs that some net was trained on, ascending, [G]."""
@@ -386,9 +395,7 @@ class BuildContext:
             Atomic numbers by head, ascending. Derivatives have those of their energy, too.
         """
         seen = {name: np.zeros(128, dtype=bool) for name in self.targets}
-        indices = self.learned_rows
-        for first in range(0, len(indices), GRAPHS_TOGETHER):
-            columns = self.graphs.take(indices[first : first + GRAPHS_TOGETHER])
+        for columns in self.take(self.learned_rows):
             for name, elements in seen.items():
                 mask = columns.masks[name]
                 atoms = mask if self.is_node(name) else np.repeat(mask, columns.num_nodes())

@@ -28,6 +28,7 @@ from hydragnn_hpo.ensemble.member_selection import (
     make_scored_heads,
     weigh_candidates,
 )
+from hydragnn_hpo.ensemble.simpler_models import JoinedModels, append_weight, weigh_last
 from hydragnn_hpo.model import variance_key
 
 
@@ -35,8 +36,8 @@ def calibrate_folds(
     context: CrossContext,
     method: Method,
     nets: Sequence[Net],
-    predictions: Mapping[str, np.ndarray],
-    unseen: Mapping[str, np.ndarray],
+    of_splits: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]],
+    joined: JoinedModels,
 ) -> dict[str, Calibration]:
     """Calibrate every head on all structures outside the test split.
 
@@ -47,25 +48,48 @@ def calibrate_folds(
         context: data shared by all steps of the build.
         method: the method whose weights are kept.
         nets: the M nets of all configurations.
-        predictions: their predictions for these structures, [M, R, w], by head, and variances,
-            [M, R, 1], by ``variance_key(head)``.
-        unseen: their predictions for structures that no net has seen, the test split, by head;
-            labels are not read.
+        of_splits: their predictions for these structures, [M, R, w], by head, and variances,
+            [M, R, 1], by ``variance_key(head)``; and for structures that no net has seen, the test
+            split, whose labels are not read.
+        joined: regressions that are members: they are one more configuration.
 
     Returns:
         By head, for the spread of the nets that are kept.
     """
-    known = make_scored_heads(context)
-    costs = [flops_per_graph(c.config.model, context.graphs.stats) for c in context.candidates]
-    final = weigh_candidates(context, known, costs)[method]
-    by_fold = [
-        weigh_candidates(context, _leave_out(context, known, fold), costs)[method]
-        for fold in range(context.folds)
-    ]
+    weights = _weigh_configurations(context, method, joined)
+    learned = _make_tables(context, nets, of_splits[0], joined.learned)
+    unseen = _make_tables(context, nets, of_splits[1], joined.unseen)
     return {
-        name: _calibrate_head(context, name, nets, (predictions, unseen), (final, by_fold))
+        name: _calibrate_head(context, name, nets, (learned, unseen), weights)
         for name in context.targets
     }
+
+
+def _weigh_configurations(
+    context: CrossContext, method: Method, joined: JoinedModels
+) -> tuple[Weights, list[Weights]]:
+    """Weight the configurations, with the regressions as the last one of the heads they join.
+
+    Args:
+        context: data shared by all steps of the build.
+        method: the method whose weights are kept.
+        joined: the regressions.
+
+    Returns:
+        The weights of the ensemble, and those for each fold, which the other folds give.
+    """
+    known, rounds = make_scored_heads(context), context.campaign.ensemble.rounds
+    wide = joined.widen_heads(context, known)
+    costs = [flops_per_graph(c.config.model, context.graphs.stats) for c in context.candidates]
+    final = weigh_candidates(context, known, costs)[method]
+    final |= {name: append_weight(final[name], share) for name, share in joined.weights.items()}
+    by_fold = []
+    for fold in range(context.folds):
+        weights = weigh_candidates(context, _leave_out(context, known, fold), costs)[method]
+        for name, head in _leave_out(context, wide, fold).items():
+            weights[name] = append_weight(weights[name], weigh_last(head, weights[name], rounds))
+        by_fold.append(weights)
+    return final, by_fold
 
 
 def _leave_out(
@@ -93,17 +117,17 @@ def _calibrate_head(
         context: data shared by all steps of the build.
         name: of the head.
         nets: the M nets.
-        of_splits: ``predictions`` and ``unseen`` as in ``calibrate_folds``.
+        of_splits: predictions, [C, K, R, w], and variances, [C, K, R, 1], for ``cal`` and for the
+            test split.
         weights: of the configurations: those of the ensemble, and those for each fold.
     """
-    predictions, unseen = of_splits
+    learned, unseen = of_splits
     truth, mask = context.truth(name, "cal")
     fold = context.fold_of_row(name)[mask]
-    table = _by_configuration(context, nets, predictions[name][:, mask])
-    noises = predictions.get(variance_key(name))
-    noise_table = None if noises is None else _by_configuration(context, nets, noises[:, mask])
+    noises = learned.get(variance_key(name))
+    noise_table = None if noises is None else noises[:, :, mask]
     final, shares = weights[0][name], [each[name] for each in weights[1]]
-    mean, variance, noise = _predict_unseen(table, noise_table, fold, shares)
+    mean, variance, noise = _predict_unseen(learned[name][:, :, mask], noise_table, fold, shares)
     rows, node = context.rows_of("cal"), context.is_node(name)
     stratum = context.strata.of_rows(context.graphs, rows, node=node)[mask]
     group = context.group_of_row(name, "cal")[mask]
@@ -112,27 +136,38 @@ def _calibrate_head(
         return calibrate_classes(mean, truth[mask], group=group, largest=spread, stratum=stratum)
     residual = truth[mask] - clip_to_bounds(mean, context.bounds(name))
     known = OutOfFold(residual, variance, noise, group, stratum)
-    design = _design(context, name, final, nets, unseen[name])
+    design = _design(context, name, _share_nets(context, nets, final), unseen[name])
     return calibrate_cross(known, design, context.scale(name))
 
 
+def _share_nets(context: CrossContext, nets: Sequence[Net], weights: np.ndarray) -> np.ndarray:
+    """Share the weights of configurations, [C], among their nets, [C, K]; 0: not kept.
+
+    Regressions, which may be the last configuration, are all kept.
+    """
+    parts = np.array([net.share for net in nets])[:, None, None]
+    shares = _by_configuration(context, nets, parts)[..., 0, 0]
+    if len(weights) > len(shares):
+        shares = _append_configuration(shares, np.full(1, 1.0 / context.folds))
+    weighted: np.ndarray = shares * weights[:, None]
+    return weighted
+
+
 def _design(
-    context: CrossContext, name: str, weights: np.ndarray, nets: Sequence[Net], unseen: np.ndarray
+    context: CrossContext, name: str, shares: np.ndarray, unseen: np.ndarray
 ) -> CrossDesign:
     """Return how the nets go together.
 
     Args:
         context: data shared by all steps of the build.
         name: of the head.
-        weights: of the configurations, [C].
-        nets: the M nets; those with a share are kept.
-        unseen: predictions for the test split, which no net has seen, [M, R, w].
+        shares: weights of the nets, [C, K].
+        unseen: predictions for the test split, which no net has seen, [C, K, R, w].
     """
     wanted = context.truth(name, "test")[1]  # where there are labels, not what they are
-    kept = np.array([net.share * weights[net.candidate] for net in nets])
-    shares = _by_configuration(context, nets, kept[:, None, None])[..., 0, 0]
-    variances = measure_variances(_by_configuration(context, nets, unseen[:, wanted]), shares)
-    spread = compute_moments(unseen, kept).spread[:, 0]
+    variances = measure_variances(unseen[:, :, wanted], shares)
+    nets = unseen.reshape(-1, *unseen.shape[2:])
+    spread = compute_moments(nets, shares.ravel()).spread[:, 0]
     graph, graphs = context.graph_of_row(name, "test"), len(context.rows_of("test"))
     largest = largest_per_graph(spread, graph, graphs)
     return CrossDesign(shares, variances, largest[np.isfinite(largest)])
@@ -164,6 +199,36 @@ def _predict_unseen(
         if left > 1e-9:
             variance[rows] = np.square(moments.spread) / left
     return mean, variance, noise
+
+
+def _make_tables(
+    context: CrossContext,
+    nets: Sequence[Net],
+    predictions: Mapping[str, np.ndarray],
+    joined: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Sort predictions and variances of a split by configuration and fold, [C, K, R, w].
+
+    Args:
+        context: data shared by all steps of the build.
+        nets: the M nets.
+        predictions: of the nets, [M, R, w], by head or variance.
+        joined: of the regressions that are members, [K, R, w], or [R, w] of those that have not
+            seen the rows: one more configuration, without a variance, by head.
+    """
+    tables = {
+        name: _by_configuration(context, nets, values) for name, values in predictions.items()
+    }
+    for name, values in joined.items():
+        tables[name] = _append_configuration(tables[name], values)
+        if (key := variance_key(name)) in tables:
+            tables[key] = _append_configuration(tables[key], np.zeros(1))
+    return tables
+
+
+def _append_configuration(table: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Append a configuration to a table, [C, K, R, w]; its values have a shape that broadcasts."""
+    return np.concatenate([table, np.broadcast_to(values, (1, *table.shape[1:]))])
 
 
 def _by_configuration(

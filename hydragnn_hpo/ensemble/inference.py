@@ -23,6 +23,7 @@ from hydragnn_hpo.config import TrialConfig, reads_positions
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import Columns, GraphSet, Rules, offsets
 from hydragnn_hpo.ensemble.artefact import (
+    LOCAL_MEMBER,
     ArtefactContent,
     Coordination,
     HeadEntry,
@@ -43,6 +44,7 @@ from hydragnn_hpo.ensemble.engine import (
     predict_in_halves,
 )
 from hydragnn_hpo.ensemble.local_descriptors import LocalModels
+from hydragnn_hpo.ensemble.local_members import LocalMember, open_local_members
 from hydragnn_hpo.ensemble.prediction import HeadPrediction, PredictedStructures, Prediction
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import DataError
@@ -306,6 +308,7 @@ class Ensemble:
         self.configs = dict(configs or {})
         self.features: TrainingFeatures | None = None  # those of the file, see ``load``
         self.local: LocalModels | None = None  # likewise
+        self.local_members: tuple[LocalMember, ...] = ()  # likewise
         self.device = torch.device(device)
         self.members = tuple(sorted(members, key=lambda member: member.trial))
         for member in self.members:
@@ -352,6 +355,7 @@ class Ensemble:
             members.append(member if precision is None else member.in_precision(precision))
         ensemble = cls(manifest, members, device, compiled=compiled, configs=content.configs)
         ensemble.features, ensemble.local = content.features, content.local
+        ensemble.local_members = open_local_members(manifest.heads, content.local_members)
         return ensemble
 
     @property
@@ -477,7 +481,29 @@ class Ensemble:
                 moments[name].add(values, weight, None if noise is None else as_array(noise))
                 if collect is not None:
                     collect[name].setdefault(member.trial, []).append(values)
+        for name, several in self._predict_local(graphs, indices).items():
+            share = self.manifest.shares(name)[LOCAL_MEMBER]
+            for values in several:  # the nets have the weight 1 together
+                moments[name].add(values, share / (1.0 - share) / len(several))
+            if collect is not None:
+                collect[name].setdefault(LOCAL_MEMBER, []).append(np.mean(several, axis=0))
         return moments
+
+    def _predict_local(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, list[np.ndarray]]:
+        """Predict with the regressions on local descriptors.
+
+        Args:
+            graphs: graphs with edges up to the ensemble's cutoff.
+            indices: positions of the graphs of the batch, [G].
+
+        Returns:
+            Predictions of each, [R, w], by head; empty where no head has any.
+        """
+        if not self.local_members:
+            return {}
+        columns = graphs.take(indices)
+        each = [member.predict(columns) for member in self.local_members]
+        return {name: [one[name] for one in each] for name in each[0]}
 
     def training_distances(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Compute distances to the training set, see ``TrainingFeatures.distances``.

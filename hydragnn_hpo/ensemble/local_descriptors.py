@@ -11,7 +11,7 @@ Shapes: G graphs, N nodes, E edges, C channels of elements, B densities, P axes,
 S elements, D features of a row, R rows of a target, T its components.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import factorial
@@ -260,15 +260,42 @@ class LocalModels:
             columns: graphs with all edges up to the cutoff of the basis.
             baseline: prediction from the elements alone, which this one corrects.
         """
-        head = self.heads[name]
-        features = self.basis.compute_features(columns, head.pool)
-        elements, values = self.basis.elements, baseline.predict(columns)
+        return self.predict_heads(columns, {name: baseline})[name]
+
+    def predict_heads(
+        self, columns: Columns, baselines: Mapping[str, ElementModel]
+    ) -> dict[str, np.ndarray]:
+        """Predict all rows of some targets, which share their features.
+
+        Args:
+            columns: graphs with all edges up to the cutoff of the basis.
+            baselines: predictions from the elements alone, by name of the target.
+
+        Returns:
+            By name, [R, T].
+        """
+        pools = {self.heads[name].pool for name in baselines}
+        features = {pool: self.basis.compute_features(columns, pool) for pool in sorted(pools)}
+        return {
+            name: baseline.predict(columns)
+            + self._correct(self.heads[name], columns, features[self.heads[name].pool])
+            for name, baseline in baselines.items()
+        }
+
+    def _correct(self, head: LocalHead, columns: Columns, features: np.ndarray) -> np.ndarray:
+        """Return what a regression adds to the prediction from the elements, [R, T].
+
+        Args:
+            head: the regression.
+            columns: the graphs.
+            features: of the rows, [R, D].
+        """
         if head.pool != "none":
-            values += _apply(features, head.weights[0])
-            return values
-        for kind, number in enumerate(elements.tolist()):
+            return _apply(features, head.weights[0])
+        values = np.zeros((len(features), head.weights.shape[2]))
+        for kind, number in enumerate(self.basis.elements.tolist()):
             rows = columns.numbers == number
-            values[rows] += _apply(features[rows], head.weights[kind])
+            values[rows] = _apply(features[rows], head.weights[kind])
         return values
 
     def as_arrays(self) -> dict[str, np.ndarray]:
@@ -311,6 +338,38 @@ class LocalModels:
         return models
 
 
+def stack_models(models: Sequence[LocalModels]) -> dict[str, np.ndarray]:
+    """Return several models as arrays of one file.
+
+    Returns:
+        By name: those of ``LocalModels.as_arrays`` after the number of the model and ``/``.
+    """
+    each = ((f"{k}/{key}", a) for k, one in enumerate(models) for key, a in one.as_arrays().items())
+    return dict(each)
+
+
+def unstack_models(arrays: Mapping[str, np.ndarray]) -> tuple[LocalModels, ...]:
+    """Return the models that the arrays of a file describe, in order.
+
+    Args:
+        arrays: as ``stack_models`` returns; they may come from an untrusted source.
+
+    Returns:
+        The models by number.
+
+    Raises:
+        ValueError: they do not fit each other, or hold numbers that are not finite.
+        KeyError: one is missing.
+    """
+    parts: dict[int, dict[str, np.ndarray]] = {}
+    for key, values in arrays.items():
+        number, _, rest = key.partition("/")
+        parts.setdefault(int(number), {})[rest] = values
+    if sorted(parts) != list(range(len(parts))):
+        raise ValueError("models of local descriptors are not numbered from 0; get it again.")
+    return tuple(LocalModels.from_arrays(parts[number]) for number in range(len(parts)))
+
+
 def _check_models(models: LocalModels) -> None:
     """Raise ``ValueError`` if arrays from a file do not fit each other, or are not finite."""
     basis, count = models.basis, len(models.basis.elements)
@@ -349,6 +408,7 @@ def fit_local_models(
     train: Iterable[Columns],
     val: Iterable[Columns],
     cutoff: float,
+    refit: bool = False,
 ) -> LocalModels | None:
     """Fit the regressions of all scalar targets that have a prediction from the elements alone.
 
@@ -358,13 +418,13 @@ def fit_local_models(
         train: graphs of the training split, in pieces of at most ``MOST_ATOMS`` atoms together.
         val: graphs of the validation split, in pieces; they choose the penalties.
         cutoff: shortest cutoff of the members in angstrom; densities end at most at ``LONGEST``.
+        refit: whether ``val``, too, is fitted once it has chosen the penalties.
 
     Returns:
         None where there is no such target, or no graph.
     """
     names = [name for name in baselines if targets[name]["shape"] == "scalar"]
-    splits = ([*train], [*val])
-    if not names or not splits[0]:
+    if not names or not (splits := ([*train], [*val]))[0]:
         return None
     basis = fit_basis(splits[0], min(cutoff, LONGEST))
     pools = {name: _pool_of(targets[name]) for name in names}
@@ -377,7 +437,8 @@ def fit_local_models(
                 for some, pieces in zip(features, splits, strict=True)
             ]
             kinds = basis.elements.tolist() if pool == "none" else [0]
-            weights = [_fit_ridge(*(part.of_kind(kind) for part in rows)) for kind in kinds]
+            of_kinds = ([part.of_kind(kind) for part in rows] for kind in kinds)
+            weights = [_fit_ridge(*parts, refit=refit) for parts in of_kinds]
             heads[name] = LocalHead(pool, np.stack(weights))
     return LocalModels(basis, heads)
 
@@ -443,36 +504,56 @@ def _apply(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _fit_ridge(
-    train: tuple[np.ndarray, np.ndarray], val: tuple[np.ndarray, np.ndarray]
+    train: tuple[np.ndarray, np.ndarray], val: tuple[np.ndarray, np.ndarray], *, refit: bool
 ) -> np.ndarray:
     """Fit a ridge regression with the penalty that predicts ``val`` best; the largest without any.
 
     Args:
         train: features, [R, D], and values, [R, T].
         val: likewise.
+        refit: whether ``val``, too, is fitted with that penalty.
 
     Returns:
         Weights, and a constant last, [D + 1, T]; 0 for fewer than two rows.
     """
     features, values = train
-    count, width = features.shape
-    best = np.zeros((width + 1, values.shape[1]))
-    if count < 2:
+    best = np.zeros((features.shape[1] + 1, values.shape[1]))
+    if len(features) < 2:
         return best
+    smallest, chosen = np.inf, PENALTIES[-1]
+    for penalty, weights in _solve_ridge(features, values, PENALTIES[::-1]):
+        if not len(val[0]):
+            return weights
+        error = float(np.abs(_apply(val[0], weights) - val[1]).sum())
+        if error < smallest:
+            best, smallest, chosen = weights, error, penalty
+    if refit:
+        features, values = (np.concatenate(parts) for parts in zip(train, val, strict=True))
+        [(_, best)] = _solve_ridge(features, values, (chosen,))
+    return best
+
+
+def _solve_ridge(
+    features: np.ndarray, values: np.ndarray, penalties: Sequence[float]
+) -> Iterator[tuple[float, np.ndarray]]:
+    """Solve ridge regressions with several penalties.
+
+    Args:
+        features: [R, D].
+        values: [R, T].
+        penalties: relative to the mean square of the features.
+
+    Yields:
+        Each penalty, and the weights with a constant last, [D + 1, T].
+    """
+    count, width = features.shape
     mean, constant = features.mean(axis=0), values.mean(axis=0)
     centred, rest = features - mean, values - constant
     dual = count < width
     gram = centred @ centred.T if dual else centred.T @ centred
     right = rest if dual else centred.T @ rest
     scale = max(float(np.trace(gram)) / width, 1e-30)
-    smallest = np.inf
-    for penalty in reversed(PENALTIES):
+    for penalty in penalties:
         solved = np.linalg.solve(gram + penalty * scale * np.eye(len(gram)), right)
         weights = centred.T @ solved if dual else solved
-        weights = np.concatenate([weights, (constant - mean @ weights)[None]])
-        if not len(val[0]):
-            return weights
-        error = float(np.abs(_apply(val[0], weights) - val[1]).sum())
-        if error < smallest:
-            best, smallest = weights, error
-    return best
+        yield penalty, np.concatenate([weights, (constant - mean @ weights)[None]])

@@ -232,13 +232,10 @@ def judge_good(heads: Sequence[ScoredHead]) -> np.ndarray:
     return shares
 
 
-def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
-    """Return the weights of some candidates for one head, or of several heads that share them.
+def shrink_weights(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
+    """Average greedy selections of some candidates, shrunk towards the weights of ``judge_good``.
 
-    The average of greedy selections is shrunk towards the weights of ``judge_good``: with G groups
-    it counts G / (G + ``EQUAL_GROUPS``). Weights below ``LEAST`` of an equal share are left out. If
-    fewer than ``FLOOR`` members remain, the next best ones take ``SPARE_SHARE`` each, so that there
-    is a spread to calibrate, unless that would raise the loss by more than ``SPARE_LOSS``.
+    With G groups the average counts G / (G + ``EQUAL_GROUPS``).
 
     Args:
         heads: on the selection split, [C, R, w] each.
@@ -255,6 +252,24 @@ def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
     weights: np.ndarray = known * average_bags(heads, Terms(rounds)) + (1.0 - known) * judge_good(
         heads
     )
+    return weights
+
+
+def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
+    """Return the weights of some candidates for one head, or of several heads that share them.
+
+    Of the weights of ``shrink_weights`` those below ``LEAST`` of an equal share are left out. If
+    fewer than ``FLOOR`` members remain, the next best ones take ``SPARE_SHARE`` each, so that there
+    is a spread to calibrate, unless that would raise the loss by more than ``SPARE_LOSS``.
+
+    Args:
+        heads: on the selection split, [C, R, w] each.
+        rounds: draws of each greedy selection.
+
+    Returns:
+        Weights, [C], summing to 1.
+    """
+    weights = shrink_weights(heads, rounds)
     weights = np.where(weights < LEAST / len(weights), 0.0, weights)
     weights /= weights.sum()
     singles = [loss(heads, one) for one in np.eye(len(weights))]

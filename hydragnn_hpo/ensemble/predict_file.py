@@ -394,7 +394,7 @@ def select_columns(
         model.manifest, percents, members, tuple(dict.fromkeys(keep)), hash_file(archive)
     )
     titles = {"id", "trust", "error", "numbers", "num_nodes", "atom", "element"}
-    titles |= {title for name in model.manifest.heads for title in columns.titles(name)}
+    titles |= {title for name in model.manifest.heads for title in columns.all_titles(name)}
     if taken := [key for key in columns.keep if key in titles]:
         raise ConfigError(
             f"--keep {taken[0]}: the output has a column of this name; rename the key in the input."

@@ -134,6 +134,11 @@ class OutputColumns:
         """Return the titles of all columns of a head."""
         return head_titles(name, self.manifest.heads[name], self.levels, self.trials(name))
 
+    def all_titles(self, name: str) -> list[str]:
+        """Return the titles of a head in a table: first, with the head's name, that of a class."""
+        classes = self.manifest.heads[name].classes
+        return [*([] if classes is None else [name]), *self.titles(name)]
+
     def values(self, name: str, head: HeadPrediction) -> np.ndarray:
         """Return all columns of a head, in the order of ``titles``, [R, columns]."""
         if not len(head.mean):
@@ -144,7 +149,7 @@ class OutputColumns:
         """Return the members that have columns of their own for a head, by name."""
         if not self.members:
             return []
-        return sorted(m.trial for m in self.manifest.members if name in m.weights)
+        return sorted(self.manifest.shares(name))
 
     def lacking(self, present: Container[str]) -> tuple[str, ...]:
         """Find the keys to copy that no structure had.

@@ -118,7 +118,8 @@ def prune_members(
     smaller = ArtefactContent(checked, configs, kept, content.cards, data.without(removed))
     features = content.features
     known = features if features is not None and features.trial in stay else None
-    return replace(smaller, features=known, local=content.local), effects
+    simpler = replace(smaller, local=content.local, local_members=content.local_members)
+    return replace(simpler, features=known), effects
 
 
 def _without_members(

@@ -24,7 +24,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     random_ause,
     spearman,
 )
-from hydragnn_hpo.file_records import VerdictLevel, VerdictSentence
+from hydragnn_hpo.file_records import LocalJoining, VerdictLevel, VerdictSentence
 
 NOT_LEARNED = 0.95
 """Ratio to the error of predicting the mean above which nothing was learned."""
@@ -135,6 +135,8 @@ class HeadEvidence:
     """Against ``local_descriptors.LocalModels``."""
     single: Comparison | None = None
     """Against the trial of lowest validation objective, alone."""
+    local: LocalJoining | None = None
+    """What a regression on local descriptors adds as a member; None where it was not tried."""
     kinds: tuple[KindCoverage, ...] = ()
     published: Published | None = None
     data: DataCurve | None = None
@@ -456,6 +458,23 @@ def judge_descriptor(head: HeadEvidence) -> VerdictSentence | None:
     )
 
 
+def judge_local(head: HeadEvidence) -> VerdictSentence | None:
+    """Name the regression on local descriptors that is a member, and what it gains."""
+    if head.local is None or not head.local["weight"]:
+        return None
+    before, after = head.local["mae_without"], head.local["mae_with"]
+    gain = f"{100 * (1 - after / before):.0f} %"
+    return _say(
+        "local",
+        "good",
+        f"{_title(head)}: a regression on local descriptors is a member, with the weight "
+        f"{head.local['weight']:.2f}, as it lowers the error by {gain}, "
+        f"from {_amount(before, head)} to {after:.3g} on the structures that weight the members.",
+        head=head,
+        because=f"threshold {CLEAR:g} standard errors of the difference",
+    )
+
+
 def judge_single(head: HeadEvidence) -> VerdictSentence | None:
     """Compare the ensemble with its best trial alone."""
     if head.single is None or not head.single.mae or not head.learned:
@@ -708,6 +727,7 @@ HEAD_RULES: tuple[Callable[[HeadEvidence], VerdictSentence | None], ...] = (
     judge_mean,
     judge_elements,
     judge_descriptor,
+    judge_local,
     judge_published,
     judge_single,
     judge_ranking,

@@ -410,7 +410,8 @@ class SumConstraint(nn.Module):
     This is the smallest change, in the sum of squares, that fulfils the constraint; it has no
     parameters, and is part of the net: losses and gradients are those of the shifted values. A
     weighted mean of members that fulfil it fulfils it, too. The variance that a head predicts is
-    fitted to the errors of the shifted values, and needs no shift.
+    fitted to the errors of the shifted values, and needs no shift. Tensors sum to the total times
+    the unit tensor, which is the same from every side.
     """
 
     def __init__(self, total: float | str) -> None:
@@ -419,12 +420,15 @@ class SumConstraint(nn.Module):
         self.total = total
 
     def forward(self, values: Tensor, batch: Batch) -> Tensor:
-        """Return the shifted values in the target's unit, fp64, [N, 1]."""
+        """Return the shifted values in the target's unit, fp64, [N, 1] or [N, 9]."""
         sums, counts = pool_sum(values, batch), node_counts(values, batch)
+        wanted: Tensor | float = 1.0
+        if values.shape[1] > 1:
+            wanted = torch.eye(3, dtype=values.dtype, device=values.device).reshape(1, 9)
         if isinstance(self.total, str):
-            missing = batch.attributes[self.total].double().unsqueeze(-1) - sums
+            missing = batch.attributes[self.total].double().unsqueeze(-1) * wanted - sums
         else:
-            missing = self.total - sums
+            missing = self.total * wanted - sums
         return values + (missing / counts).index_select(0, batch.graph_of_node)
 
 

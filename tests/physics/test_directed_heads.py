@@ -77,6 +77,27 @@ def test_tensors_of_structures_are_symmetric_and_have_their_mean():
     torch.testing.assert_close(mean, torch.tensor(0.4).double() * torch.eye(3).double())
 
 
+def test_tensors_of_atoms_obey_the_acoustic_sum_rule_and_rotate():
+    """Born charges sum to the total charge times the unit tensor, from every side."""
+    described = {"born": TARGETS["node_tensor_"] | {"sum": -2.0}}
+    model = ModelConfig(conv="painn", features=8, layers=2, cutoff=CUTOFF, basis_size=4)
+    torch.manual_seed(1)
+    net = MultiHeadGNN(model, {"born": HeadConfig()}, described).double()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    other = random_structure(5, 4, periodic=True)
+    before = predict(net, MOLECULE, other)
+    first, second = before["born"].split([len(MOLECULE.numbers), len(other.numbers)])
+    for atoms in (first, second):
+        wanted = -2.0 * torch.eye(3, dtype=torch.float64)
+        torch.testing.assert_close(atoms.sum(0).view(3, 3), wanted, rtol=0, atol=1e-12)
+        assert atoms.std() > 1e-2
+    after = predict(net, MOLECULE.rotate(ROTATION), other.rotate(ROTATION))
+    expected = rotate_predictions(before, ROTATION)["born"]
+    torch.testing.assert_close(after["born"], expected, rtol=0, atol=1e-9)
+
+
 def test_a_batch_predicts_as_one_by_one_with_variances():
     net, other = build("painn", loss="nll"), random_structure(5, 4, periodic=False)
     together, first, second = (predict(net, *s) for s in ((MOLECULE, other), (MOLECULE,), (other,)))

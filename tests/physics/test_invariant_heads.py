@@ -18,11 +18,23 @@ def described(level, shape="spectrum"):
     }  # fmt: skip
 
 
-TARGETS = {"dos": described("graph"), "local": described("node"), "summed": described("graph")}
+def named(level):
+    return {
+        "level": level, "shape": "class", "classes": ["a", "b", "c"], "mean": 1 / 3,
+        "means": [0.2, 0.5, 0.3], "std": 1.0,
+    }  # fmt: skip
+
+
+TARGETS = {
+    "dos": described("graph"), "local": described("node"), "summed": described("graph"),
+    "phase": named("graph"), "site": named("node"),
+}  # fmt: skip
 HEADS = {
     "dos": HeadConfig(loss="nll"),
     "local": HeadConfig(kind="conv"),
     "summed": HeadConfig(pool="contributions"),
+    "phase": HeadConfig(),
+    "site": HeadConfig(),
 }
 
 
@@ -50,6 +62,7 @@ def test_all_values_of_a_spectrum_are_predicted_with_one_variance(net, structure
     out, nodes = predict(net, structures), sum(4 + seed for seed in range(3))
     assert {name: tuple(values.shape) for name, values in out.items()} == {
         "dos": (3, SIZE), variance_key("dos"): (3, 1), "local": (nodes, SIZE), "summed": (3, SIZE),
+        "phase": (3, 3), "site": (nodes, 3),
     }  # fmt: skip
     assert not torch.allclose(out["dos"][:, 0], out["dos"][:, 1])
 
@@ -59,6 +72,18 @@ def test_a_spectrum_starts_from_the_mean_of_each_value(net, structures):
     with torch.no_grad():
         baseline = net.baselines["dos"](torch.zeros(3, SIZE), batch_structures(structures))
     torch.testing.assert_close(baseline, torch.tensor([MEANS] * 3, dtype=torch.float64))
+
+
+def test_probabilities_of_classes_sum_to_one_and_start_from_the_frequencies(net, structures):
+    for name in ("phase", "site"):
+        values = predict(net, structures)[name]
+        assert float(values.min()) > 0.0
+        ones = torch.ones(len(values), dtype=torch.float64)
+        torch.testing.assert_close(values.sum(dim=1), ones, rtol=0, atol=1e-12)
+        assert not torch.allclose(values[0], values[1])
+        silent = net.baselines[name](torch.zeros(len(values), 3), batch_structures(structures))
+        expected = torch.tensor([[0.2, 0.5, 0.3]] * len(values), dtype=torch.float64)
+        torch.testing.assert_close(silent, expected)
 
 
 def test_rotations_and_the_order_of_atoms_change_nothing(net, structures):
@@ -72,7 +97,7 @@ def test_rotations_and_the_order_of_atoms_change_nothing(net, structures):
     rows = np.concatenate([first + p for first, p in zip(starts, order, strict=False)])
     for name, values in plain.items():
         torch.testing.assert_close(after[name], values, rtol=1e-9, atol=1e-9)
-        expected = values[rows] if name == "local" else values
+        expected = values[rows] if name in ("local", "site") else values
         torch.testing.assert_close(mixed[name], expected, rtol=1e-9, atol=1e-9)
 
 

@@ -17,6 +17,7 @@ from hydragnn_hpo.ensemble.predict_output import (
     Writer,
     split_nodes,
 )
+from hydragnn_hpo.ensemble.prediction import HeadPrediction, name_most_probable
 from hydragnn_hpo.files import write_pieces
 
 NODES = ".nodes"
@@ -59,12 +60,22 @@ class CsvWriter(Writer):
         return [*super().join(shares, out), *written]
 
     def _titles(self, heads: list[str]) -> list[str]:
-        return [title for name in heads for title in self.layout.titles(name)]
+        """Return the titles of the columns of some heads; the class has that of its head."""
+        return [title for name in heads for title in self.layout.all_titles(name)]
+
+    def _cells(self, name: str, head: HeadPrediction) -> list[list[str]]:
+        """Return the cells of each row of a head, in the order of its titles."""
+        rows = [[_number(v) for v in row] for row in self.layout.values(name, head).tolist()]
+        classes = self.layout.manifest.heads[name].classes
+        if classes is None:
+            return rows
+        named = name_most_probable(head, classes)
+        return [[_inert(own), *row] for own, row in zip(named, rows, strict=True)]
 
     def _lines(self, rows: PredictedRows) -> Iterator[list[str]]:
         """Yield the cells of each structure, good or bad."""
         layout, prediction = self.layout, rows.prediction
-        columns = [layout.values(name, prediction.heads[name]) for name in self._graph]
+        columns = [self._cells(name, prediction.heads[name]) for name in self._graph]
         empty = [""] * len(self._titles(self._graph))
         for place, row, name, error in rows.each():
             kept = rows.structures.kept[place] if layout.keep else {}
@@ -72,21 +83,18 @@ class CsvWriter(Writer):
             if row is None:
                 yield [_inert(name), *empty, "", _inert(str(error)), *tail]
             else:
-                cells = [_number(value) for array in columns for value in array[row].tolist()]
+                cells = [cell for of_head in columns for cell in of_head[row]]
                 yield [_inert(name), *cells, prediction.trust[row], "", *tail]
 
     def _atoms(self, rows: PredictedRows) -> Iterator[list[str]]:
         """Yield the cells of each atom of the good structures."""
-        layout, columns = self.layout, rows.structures.columns
-        heads = [
-            split_nodes(columns, layout.values(name, rows.prediction.heads[name]))
-            for name in self._node
-        ]
+        columns = rows.structures.columns
+        heads = [self._cells(name, rows.prediction.heads[name]) for name in self._node]
         numbers = split_nodes(columns, columns.numbers)
         for row, place in enumerate(rows.good()):
-            name = _inert(rows.structures.ids[place])
+            name, first = _inert(rows.structures.ids[place]), int(columns.node_offset[row])
             for atom, z in enumerate(numbers[row].tolist()):
-                cells = [_number(v) for head in heads for v in head[row][atom].tolist()]
+                cells = [cell for of_head in heads for cell in of_head[first + atom]]
                 yield [name, str(atom), chemical_symbols[z], *cells]
 
 

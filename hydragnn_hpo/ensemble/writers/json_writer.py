@@ -5,10 +5,12 @@ Shapes: R rows of a head, w components.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TypedDict
 
 import numpy as np
 
+from hydragnn_hpo.ensemble.artefact import HeadEntry
 from hydragnn_hpo.ensemble.predict_output import (
     OutputColumns,
     PredictedRows,
@@ -17,16 +19,20 @@ from hydragnn_hpo.ensemble.predict_output import (
     Writer,
     split_nodes,
 )
-from hydragnn_hpo.ensemble.prediction import HeadPrediction
+from hydragnn_hpo.ensemble.prediction import HeadPrediction, name_most_probable
 from hydragnn_hpo.ensemble.structure_batches import KeptValues
 from hydragnn_hpo.metrics_log import replace_nonfinite
 
 Value = float | list[float] | list[list[float]]
 """A quantity of one structure: a number, [w], [N] or [N, w]."""
 
-Quantities = dict[str, Value | dict[str, Value]]
+Named = str | None | list[str | None]
+"""The most probable class of one structure, or of each atom, [N]; None where it is missing."""
+
+Quantities = dict[str, Value | Named | dict[str, Value]]
 """Quantities of one head and structure, in the head's unit: ``mean``, ``std``, ``std_epistemic``,
-``lo90``, ``hi90`` and so on; and ``members``, their values by trial, if the output has them."""
+``lo90``, ``hi90`` and so on; ``class``, the most probable one, of heads that predict classes; and
+``members``, their values by trial, if the output has them."""
 
 
 class OutputRecord(TypedDict):
@@ -132,13 +138,35 @@ def _quantities(
         parts[f"lo{level}"], parts[f"hi{level}"] = bounds[level]
     values = {key: each(array) for key, array in parts.items()}
     members = {trial: each(head.members[trial]) for trial in layout.trials(name)}
+    named = _name_classes(layout.manifest.heads[name], head, rows)
     by_structure: list[Quantities] = []
     for row in range(rows.structures.columns.num_graphs):
-        quantities: Quantities = {key: of_all[row] for key, of_all in values.items()}
+        quantities: Quantities = {"class": named[row]} if named else {}
+        quantities |= {key: of_all[row] for key, of_all in values.items()}
         if layout.members:
             quantities["members"] = {trial: of_all[row] for trial, of_all in members.items()}
         by_structure.append(quantities)
     return by_structure
+
+
+def _name_classes(entry: HeadEntry, head: HeadPrediction, rows: PredictedRows) -> list[Named]:
+    """Name the most probable class of each structure, or of its atoms.
+
+    Args:
+        entry: the head in the manifest.
+        head: prediction of the head, R rows.
+        rows: the structures.
+
+    Returns:
+        Empty for a head that predicts no classes.
+    """
+    if entry.classes is None:
+        return []
+    names = [name or None for name in name_most_probable(head, entry.classes)]
+    if entry.level == "graph":
+        return [*names]
+    ends = rows.structures.columns.node_offset.tolist()
+    return [names[a:b] for a, b in pairwise(ends)]
 
 
 def _line(value: OutputRecord | StructureRecord) -> bytes:

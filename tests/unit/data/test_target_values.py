@@ -238,6 +238,7 @@ def test_bounds_are_kept_in_the_statistics():
 
 
 CHARGE = TargetConfig(level="node", unit="e", sum=0.0)
+BORN = TargetConfig(level="node", shape="tensor", unit="e", sum=0.0)
 
 
 @pytest.mark.parametrize(
@@ -247,13 +248,15 @@ CHARGE = TargetConfig(level="node", unit="e", sum=0.0)
         (CHARGE.model_copy(update={"sum": 1.0}), [-0.8, 0.4, 0.4], "miss the sum 1 .* by 1, more"),
         (CHARGE.model_copy(update={"sum": "total"}), [0.0, 0.4, 0.4], "miss the sum -1 .* by 1.8"),
         (CHARGE.model_copy(update={"sum_tolerance": 1e-3}), [-0.8, 0.4, 0.402], "by 0.002, more"),
+        (BORN, [np.eye(3), np.eye(3), -np.ones((3, 3))], "sum to 1 e and miss the sum 0 .* by 1,"),
+        (BORN.model_copy(update={"sum": 3.0}), [np.eye(3)] * 2 + [0 * np.eye(3)], "sum 3 .* by 1,"),
     ],
 )
 def test_labels_that_miss_their_sum_are_refused(
-    target: TargetConfig, charges: list[float], says: str
+    target: TargetConfig, charges: list, says: str
 ) -> None:
     atoms = water(total=-1)
-    atoms.arrays["q"] = np.array(charges)
+    atoms.arrays["q"] = np.array(charges).reshape(3, -1).squeeze()
     rules = Rules(4.0, 0.1, {"q": target}, attributes={"total": AttributeConfig(unit="e")})
     with pytest.raises(DataError, match=says):
         graph_of(atoms, PLACE, rules)
@@ -273,11 +276,21 @@ def test_a_sum_is_measured_in_the_unit_used_inside_and_needs_all_labels() -> Non
     assert stats["sum_miss"] == pytest.approx(0.002)
 
 
+def test_tensors_of_atoms_sum_to_so_many_unit_tensors() -> None:
+    target, atoms = BORN.model_copy(update={"sum": 2.0}), water()
+    tensors = np.stack([np.full((3, 3), 0.5), np.eye(3), np.eye(3) - 0.5])
+    tensors[0, 1, 2] += 0.004
+    atoms.arrays["q"] = tensors.reshape(3, 9)
+    columns = columns_of([graph_of(atoms, PLACE, Rules(4.0, 0.1, {"q": target}))], {"q": target})
+    columns.split[:] = 0
+    assert fit_target_stats(columns, {"q": target})["q"]["sum_miss"] == pytest.approx(0.004)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"sum": 0.0, "level": "graph"}, "sum is for a number per atom"),
-        ({"sum": 0.0, "shape": "vector"}, "sum is for a number per atom"),
+        ({"sum": 0.0, "level": "graph"}, "sum is for a number or tensor per atom"),
+        ({"sum": 0.0, "shape": "vector"}, "sum is for a number or tensor per atom"),
         ({"sum": 0.0, "min": 0.0}, "sum and min or max exclude each other"),
         ({"sum": "total"}, "targets.q.sum is 'total', which is no attribute of the card"),
         ({"sum": "spin"}, "targets.q.sum is 'spin', an attribute in 1, and the target is in e"),

@@ -69,8 +69,10 @@ def test_the_table_has_the_fields_of_its_type_and_no_others(make_run):
         "energy": "eV/atom",
         "charge": "e",
     }
-    for scores in table["heads"].values():
-        assert scores["test_mae"] == scores["test_mae_greedy"]
+    assert set(table["local_descriptors"]) == {"charge"}, "energies have none"
+    for name, scores in table["heads"].items():
+        alone = not table["local_descriptors"].get(name, {}).get("weight")
+        assert (scores["test_mae"] == scores["test_mae_greedy"]) == alone
 
 
 def test_the_scores_are_those_of_the_zip_on_the_test_split(make_run):

@@ -21,7 +21,9 @@ from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.candidates import open_build_context
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.member_selection import select_members
 from hydragnn_hpo.ensemble.prune import prune_members
+from hydragnn_hpo.ensemble.simpler_models import fit_simpler_models, join_local_models
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.model.gnn import MultiHeadGNN
@@ -220,6 +222,58 @@ def test_fewer_nets_than_configurations_are_refused(cross_run):
     (run / "campaign.toml").write_text(campaign_text())
     with pytest.raises(ConfigError, match=r"--nets 3: the members .* are not cross-fitted"):
         build_ensemble(run, keep=3)
+
+
+def join_in(run, change=None):
+    """The regressions that join a run, after a change of its context."""
+    context = open_build_context(RunDir(run))
+    if change is not None:
+        change(context)
+    choice = select_members(context)
+    return context, join_local_models(context, choice, fit_simpler_models(context))
+
+
+def test_no_regression_sees_the_fold_that_it_is_judged_on(cross_run):
+    run = cross_run()
+
+    def spoil(context):
+        labels = context.graphs.targets["charge"].copy()
+        nodes = np.repeat(context.fold == 1, context.graphs.num_nodes())
+        labels[nodes] += 1e-3 * np.random.default_rng(0).normal(size=(nodes.sum(), 1))
+        context.graphs.targets["charge"] = labels
+
+    context, before = join_in(run)
+    _, after = join_in(run, spoil)
+    assert set(before.weights) == set(before.judged) == {"charge"}
+    assert len(before.members) == FOLDS
+    fold = context.fold_of_row("charge")
+    same = before.learned["charge"] == after.learned["charge"]
+    assert same[fold == 1].all(), "the fold was left out"
+    assert not same[fold == 0].any()
+    assert not same[fold == 2].any()
+    own = before.members[2].predict(context.graphs.take(np.flatnonzero(context.fold == 2)))
+    np.testing.assert_array_equal(before.learned["charge"][fold == 2], own["charge"])
+
+
+def test_regressions_of_all_folds_predict_as_one_more_configuration(cross_run):
+    run = cross_run()
+    table = build_ensemble(run)
+    ensemble = Ensemble.load(run / "ensemble.zip")
+    store = open_store(run / "data/toy.bp")
+    test = store.indices_of("test")
+    said = ensemble.predict(store, test, members=True)["charge"]
+    locals_of = [one.predict(store.take(test))["charge"] for one in ensemble.local_members]
+    weight = table["local_descriptors"]["charge"]["weight"]
+    shares = ensemble.manifest.shares("charge")
+    each = [(said.members[t], share) for t, share in shares.items() if t.startswith("t")]
+    each += [(values, weight / FOLDS) for values in locals_of]
+    mean = sum(share * values for values, share in each)
+    np.testing.assert_allclose(said.mean, mean, atol=1e-6)
+    variance = sum(share * (values - mean) ** 2 for values, share in each)
+    np.testing.assert_allclose(said.std_epistemic, np.sqrt(variance), rtol=1e-5)
+    calibration = ensemble.manifest.heads["charge"].calibration
+    nodes = store.num_nodes()[deal_folds(store, FOLDS, 4) != NONE].sum()
+    assert calibration.rows == nodes
 
 
 def test_a_cross_fitted_ensemble_is_not_pruned(cross_run):

@@ -1,5 +1,6 @@
 """An ensemble of heads of several numbers: built, saved, loaded, used, and written down."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.predict_file import select_columns
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, make_rows
 from hydragnn_hpo.ensemble.prune import prune_members
 from hydragnn_hpo.ensemble.serve import describe_ensemble
@@ -264,6 +266,32 @@ def test_a_spectrum_is_a_list_in_json_and_columns_in_a_table(ensemble, tmp_path)
     title = written(ensemble, structures, ".csv", tmp_path).read_text().splitlines()[0]
     assert title.startswith("id,dos_0,dos_1,")
     assert (tmp_path / "out.nodes.csv").read_text().startswith("id,atom,element,local_0,local_1")
+
+
+def test_the_most_probable_class_is_named_in_json_and_tables(ensemble, tmp_path):
+    structures = labelled(3, seed=6)
+    structures[0].numbers[0] = 1  # no hydrogen has a label of site
+    expected = ensemble.predict(structures)
+    names = [("big one", "small")[int(row[1] > row[0])] for row in expected["phase"].mean.tolist()]
+    sites = [
+        None if np.isnan(row).any() else "012"[row.index(max(row))]
+        for row in expected["site"].mean.tolist()
+    ]
+    plain = json.loads(written(ensemble, structures, ".json", tmp_path).read_text())
+    heads = [each["heads"] for each in plain["structures"]]
+    assert [head["phase"]["class"] for head in heads] == names
+    assert [name for head in heads for name in head["site"]["class"]] == sites
+    assert None in sites
+    assert "class" not in heads[0]["dos"]
+    with written(ensemble, structures, ".csv", tmp_path).open(newline="") as file:
+        assert [row["phase"] for row in csv.DictReader(file)] == names
+    with (tmp_path / "out.nodes.csv").open(newline="") as file:
+        assert [row["site"] or None for row in csv.DictReader(file)] == sites
+
+
+def test_no_key_that_is_copied_has_the_name_of_a_class(run, ensemble):
+    with pytest.raises(ConfigError, match="--keep phase: the output has a column of this name"):
+        select_columns(ensemble, run / "ensemble.zip", keep=("phase",))
 
 
 def test_the_report_draws_the_median_and_the_worst_spectrum(run):

@@ -107,6 +107,18 @@ CASES = {
         "warning",
         "not clearly know more",
     ),
+    "local_member": (
+        "local",
+        {"local": {"weight": 0.25, "mae": 0.5, "mae_without": 0.2, "mae_with": 0.15, "z": -4.0}},
+        "good",
+        "with the weight 0.25, as it lowers the error by 25 %, from 0.2 eV to 0.15",
+    ),
+    "local_left_out": (
+        "local",
+        {"local": {"weight": 0.0, "mae": 0.5, "mae_without": 0.2, "mae_with": 0.19, "z": -1.0}},
+        None,
+        "",
+    ),
     "local_alone": (
         "descriptor",
         {"mae": 0.9, "descriptor": Comparison(0.5, 3.0)},

@@ -166,6 +166,10 @@ def test_values_are_shifted_equally_to_their_sum():
     assert SumConstraint(0.0)(values, batch).flatten().tolist() == [-2.0, -1.0, 3.0, 0.0]
     known = replace(batch, attributes={"total": torch.tensor([12.0, -1.0])})
     assert SumConstraint("total")(values, known).flatten().tolist() == [2.0, 3.0, 7.0, -1.0]
+    tensors = values * torch.ones(1, 9, dtype=torch.float64)
+    sums = pool_sum(SumConstraint("total")(tensors, known), batch).view(2, 3, 3)
+    eye = torch.eye(3, dtype=torch.float64)
+    torch.testing.assert_close(sums, torch.stack((12.0 * eye, -1.0 * eye)))
 
 
 def constrained_net(total):

@@ -1,0 +1,373 @@
+"""Fit the predictions that an ensemble is compared with, and let one join where it helps.
+
+A regression on local descriptors is compared in all scalar heads. It joins those whose derivatives
+nobody needs, as one more configuration: fitted on what the nets were trained on, without a fold
+where these were, and weighted by its errors on structures that it has not seen (Law 6).
+
+Shapes: C candidates, K regressions (one, or one for each fold), R rows of a head, w components.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hydragnn_hpo.config import INVARIANT
+from hydragnn_hpo.ensemble.artefact import LocalShare, Manifest
+from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
+from hydragnn_hpo.ensemble.candidates import BuildContext, CrossContext
+from hydragnn_hpo.ensemble.local_descriptors import MOST_ATOMS, LocalModels, fit_local_models
+from hydragnn_hpo.ensemble.local_members import LocalMember
+from hydragnn_hpo.ensemble.member_selection import (
+    LEAST,
+    MemberSelection,
+    ScoredHead,
+    Weights,
+    make_scored_heads,
+    shrink_weights,
+)
+from hydragnn_hpo.ensemble.verdict import CLEAR, compare
+from hydragnn_hpo.file_records import LocalJoining, TargetStats
+from hydragnn_hpo.layout import derive_seed
+
+logger = logging.getLogger(__name__)
+
+MOST_PREDICTED = 1_000_000
+"""Most atoms outside of the training split where regressions may join: to describe them all takes a
+minute on one core, and so many labels leave a regression behind a net."""
+
+LARGEST_SHARE = 0.9
+"""Largest weight of the regressions of a head: the nets keep a spread of their own."""
+
+_INNER_SHARE = 0.2
+"""Share of the groups of a fold's training structures that choose the penalties."""
+
+
+class SimplerModels(NamedTuple):
+    """Predictions that an ensemble is compared with."""
+
+    baselines: dict[str, CompositionModel]
+    """Predictions from the elements alone, by head; vectors per atom have none."""
+    local: LocalModels | None
+    """Predictions from local descriptors, of scalar heads; None without any."""
+
+
+def fit_simpler_models(context: BuildContext) -> SimplerModels:
+    """Fit the predictions that an ensemble is compared with, on the training split."""
+    train, val = context.rows_of("train"), context.rows_of("val")
+    return _fit_models(context, context.targets, train=train, val=val)
+
+
+def _fit_models(
+    context: BuildContext,
+    targets: Mapping[str, TargetStats],
+    *,
+    train: np.ndarray,
+    val: np.ndarray,
+    refit: bool = False,
+) -> SimplerModels:
+    """Fit the predictions from the elements, and from local descriptors on a sample of many atoms.
+
+    Args:
+        context: data shared by all steps of the build.
+        targets: the targets by name.
+        train: positions in the store of the graphs to fit, [G].
+        val: those of the graphs that choose penalties, [G].
+        refit: whether the regression also fits ``val`` in the end.
+    """
+    fits = {
+        name: fit_baseline(
+            name,
+            context.take(train),
+            context.take(val),
+            is_invariant=target["shape"] in INVARIANT,
+        )
+        for name, target in targets.items()
+    }
+    baselines = {name: fit for name, fit in fits.items() if fit is not None}
+    seed = derive_seed(context.campaign.seed, "ensemble", "local descriptors")
+    rows = train[np.random.default_rng(seed).permutation(len(train))]
+    chosen = np.cumsum(context.graphs.num_nodes()[rows]) <= MOST_ATOMS
+    local = fit_local_models(
+        targets,
+        baselines,
+        train=context.take(np.sort(rows[chosen])),
+        val=context.take(val),
+        cutoff=min(candidate.config.model.cutoff for candidate in context.candidates),
+        refit=refit,
+    )
+    return SimplerModels(baselines, local)
+
+
+def can_join(target: TargetStats) -> bool:
+    """Check whether a regression may join a head: a scalar, and no energy, which gives forces."""
+    return target["shape"] == "scalar" and not (target.get("energy") or target.get("derived_from"))
+
+
+@dataclass(frozen=True)
+class JoinedModels:
+    """The regressions on local descriptors that join an ensemble."""
+
+    members: tuple[LocalMember, ...] = ()
+    """The K regressions, for the heads that they join; empty where they join none."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Weight of the K together, by head; the nets share the rest."""
+    learned: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Predictions for ``cal``, each by the one that has not seen the structure, [R, w], by head."""
+    unseen: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Predictions of each for ``test``, which none has seen, [K, R, w], by head."""
+    judged: dict[str, LocalJoining] = field(default_factory=dict)
+    """By head, also of those that none joins: errors with and without."""
+
+    @property
+    def models(self) -> tuple[LocalModels, ...]:
+        """The K regressions without the predictions that they correct.
+
+        Returns:
+            In the order of ``members``.
+        """
+        return tuple(member.models for member in self.members)
+
+    def widen_heads(
+        self, context: BuildContext, heads: Mapping[str, ScoredHead]
+    ) -> dict[str, ScoredHead]:
+        """Append the regressions to the candidates of the heads that they join.
+
+        Args:
+            context: data shared by all steps of the build.
+            heads: heads on the labelled rows of ``cal``, [C, R, w].
+
+        Returns:
+            These heads alone, [C + 1, R, w].
+        """
+        return {
+            name: append_candidate(heads[name], self.learned[name][context.truth(name, "cal")[1]])
+            for name in self.weights
+        }
+
+    def add_to_manifest(self, manifest: Manifest) -> Manifest:
+        """Return a manifest whose heads have the regressions that join them."""
+        heads = dict(manifest.heads)
+        for name, weight in self.weights.items():
+            elements = tuple(one.baselines[name].as_entry() for one in self.members)
+            local = LocalShare(weight=weight, elements=elements)
+            heads[name] = heads[name].model_copy(update={"local": local})
+        return manifest.model_copy(update={"heads": heads})
+
+    def append_to(self, predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Append predictions for ``test`` to those of the nets; none predicts a variance.
+
+        Args:
+            predictions: of the M nets, [M, R, w], by head or variance.
+
+        Returns:
+            The same, [M + K, R, w].
+        """
+        longer = {}
+        for name, values in predictions.items():
+            silent = np.zeros((len(self.members), *values.shape[1:]))
+            longer[name] = np.concatenate([values, self.unseen.get(name, silent)])
+        return longer
+
+    def append_shares(self, weights: Weights, *, joined: bool) -> Weights:
+        """Append the weights of the regressions to those of the nets.
+
+        Args:
+            weights: of the M nets, [M], by head.
+            joined: whether the regressions have their weights, or 0.
+
+        Returns:
+            Weights by head, [M + K].
+        """
+        count, longer = len(self.members), {}
+        for name, shares in weights.items():
+            share = self.weights.get(name, 0.0) if joined else 0.0
+            own = np.full(count, share / max(count, 1))
+            longer[name] = np.concatenate([(1.0 - share) * shares, own])
+        return longer
+
+
+def join_local_models(
+    context: BuildContext, choice: MemberSelection, simpler: SimplerModels
+) -> JoinedModels:
+    """Fit the regressions as members, and decide which heads they join.
+
+    A regression joins where the mix with it has an error that is clearly below that of the nets, on
+    structures that neither has seen. The weight is fitted to these structures, too, but that cannot
+    pass for a gain: where the error falls with the slope d at weight 0 and has a minimum, the gain
+    there is half of d times the weight, and its standard error the weight times that of d, so two
+    standard errors of the gain are four of the slope.
+
+    Args:
+        context: data shared by all steps of the build.
+        choice: the selected members and their weights.
+        simpler: the fit on the training split, which joins where there are no folds.
+    """
+    config, first = context.campaign.ensemble, _restrict_to_scalars(context, simpler)
+    if config.local_descriptors == "never" or choice.kept != "greedy" or first is None:
+        return JoinedModels()
+    members: tuple[LocalMember, ...] = (first,)
+    judged = _judge_heads(context, choice, members)
+    if isinstance(context, CrossContext):  # so far on one fold, which spares the other fits
+        names = [name for name, one in judged.items() if one["mae_with"] < one["mae_without"]]
+        members = _fit_on_folds(context, names) if names else ()
+        judged |= _judge_heads(context, choice, members) if members else {}
+    weights = {name: one["weight"] for name, one in judged.items() if one["weight"]}
+    if not weights or not members:
+        return JoinedModels(judged=judged)
+    members = tuple(one.restrict_to([*weights]) for one in members)
+    each = [_predict_rows(context, one, context.rows_of("test")) for one in members]
+    return JoinedModels(
+        members,
+        weights,
+        learned=_predict_learned(context, members, "cal"),
+        unseen={name: np.stack([one[name] for one in each]) for name in weights},
+        judged=judged,
+    )
+
+
+def _restrict_to_scalars(context: BuildContext, simpler: SimplerModels) -> LocalMember | None:
+    """Return the fit on the training split for the heads that it may join.
+
+    Returns:
+        None where there is no such head, or where the data has too many atoms.
+    """
+    atoms, local = int(context.graphs.num_nodes().sum()), simpler.local
+    names = [name for name, target in context.targets.items() if can_join(target)]
+    if local is None or not set(names) & set(local.heads):
+        return None
+    if atoms > MOST_PREDICTED:
+        logger.info("no regression on local descriptors joins, as the data has %d atoms.", atoms)
+        return None
+    sums = {name: context.targets[name].get("sum") for name in names}
+    whole = LocalMember(local, simpler.baselines, sums)
+    return whole.restrict_to([name for name in names if name in local.heads])
+
+
+def _fit_on_folds(context: CrossContext, names: Sequence[str]) -> tuple[LocalMember, ...]:
+    """Fit the regressions of some heads without each fold; none where a fold lacks their labels."""
+    members = []
+    for fold in range(context.folds):
+        fit = _fit_without_fold(context, names, fold)
+        if fit.local is None or set(fit.local.heads) != set(names):
+            return ()
+        sums = {name: context.targets[name].get("sum") for name in names}
+        members.append(LocalMember(fit.local, fit.baselines, sums))
+    return tuple(members)
+
+
+def _fit_without_fold(context: CrossContext, names: Sequence[str], fold: int) -> SimplerModels:
+    """Fit the structures of all folds but one; a share of their groups chooses the penalties."""
+    learned = context.learned_rows
+    learned = learned[context.fold[learned] != fold]
+    groups = np.unique(context.graphs.group[learned])
+    seed = derive_seed(context.campaign.seed, "ensemble", f"local descriptors without fold {fold}")
+    order = np.random.default_rng(seed).permutation(groups)
+    inner = np.isin(context.graphs.group[learned], order[: int(_INNER_SHARE * len(order))])
+    targets = {name: context.targets[name] for name in names}
+    return _fit_models(context, targets, train=learned[~inner], val=learned[inner], refit=True)
+
+
+def _judge_heads(
+    context: BuildContext, choice: MemberSelection, members: Sequence[LocalMember]
+) -> dict[str, LocalJoining]:
+    """Compare the errors of the nets with and without regressions, by head.
+
+    Args:
+        context: data shared by all steps of the build.
+        choice: the selected members and their weights.
+        members: a regression for each fold, or for the first folds, whose rows alone count.
+    """
+    seen = {split: _predict_learned(context, members, split) for split in context.judged}
+    judged, rounds = {}, context.campaign.ensemble.rounds
+    for name, head in make_scored_heads(context, context.judged).items():
+        if name in members[0].baselines:
+            masks = [context.truth(name, split)[1] for split in context.judged]
+            parts = zip(context.judged, masks, strict=True)
+            values = np.concatenate([seen[split][name][mask] for split, mask in parts])
+            rows = np.flatnonzero(np.isfinite(values[:, 0]))
+            both = append_candidate(head.take(rows, slice(None)), values[rows])
+            judged[name] = judge_joining(both, choice.best[name], rounds)
+    return judged
+
+
+def _predict_rows(
+    context: BuildContext, member: LocalMember, rows: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Predict at least one structure, [R, w] by head; ``rows`` are positions in the store."""
+    parts = [member.predict(piece) for piece in context.take(rows)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in member.baselines}
+
+
+def _predict_learned(
+    context: BuildContext, members: Sequence[LocalMember], split: str
+) -> dict[str, np.ndarray]:
+    """Predict a split with, for each structure, the regression that has not seen it.
+
+    Args:
+        context: data shared by all steps of the build.
+        members: the K regressions.
+        split: name of the split.
+
+    Returns:
+        By head, [R, w]; NaN in folds without a regression.
+    """
+    rows = context.rows_of(split)
+    unseen_by = context.fold[rows] if isinstance(context, CrossContext) else np.zeros(len(rows))
+    whole: dict[str, np.ndarray] = {}
+    for number, member in enumerate(members):
+        own = unseen_by == number
+        for name, values in _predict_rows(context, member, rows[own]).items():
+            mask = own[context.graph_of_row(name, split)]
+            whole.setdefault(name, np.full((len(mask), values.shape[1]), np.nan))[mask] = values
+    return whole
+
+
+def append_candidate(head: ScoredHead, predictions: np.ndarray) -> ScoredHead:
+    """Return a head with one more candidate, whose predictions are [R, w]."""
+    return replace(head, predictions=np.concatenate([head.predictions, predictions[None]]))
+
+
+def append_weight(weights: np.ndarray, share: float) -> np.ndarray:
+    """Return the weights of candidates, [C], and of one more, which has a share of the whole."""
+    return np.append((1.0 - share) * weights, share)
+
+
+def weigh_last(head: ScoredHead, weights: np.ndarray, rounds: int) -> float:
+    """Return the weight of the last candidate beside the mix of all others.
+
+    Args:
+        head: the head with all candidates, [C + 1, R, w].
+        weights: weights of the others, [C], summing to 1.
+        rounds: draws of each greedy selection.
+    """
+    mix = np.tensordot(weights, head.predictions[:-1], 1)
+    pair = replace(head, predictions=np.stack([mix, head.predictions[-1]]))
+    share = min(float(shrink_weights([pair], rounds)[1]), LARGEST_SHARE)
+    # threads decide the last digits of a sum
+    return float(f"{share:.6g}") if share >= LEAST / 2 else 0.0
+
+
+def judge_joining(head: ScoredHead, weights: np.ndarray, rounds: int) -> LocalJoining:
+    """Compare the errors of a head with and without the last candidate.
+
+    Args:
+        head: the head with all candidates, [C + 1, R, w].
+        weights: weights of the others, [C].
+        rounds: draws of each greedy selection.
+    """
+    share = weigh_last(head, weights, rounds)
+    without = head.errors(np.tensordot(weights, head.predictions[:-1], 1))
+    both = append_weight(weights, share)
+    errors = head.errors(np.tensordot(both, head.predictions, 1))
+    z = compare(errors, without, head.group).z if share else 0.0
+    joins = share > 0.0 and z <= -CLEAR
+    return {
+        "weight": share if joins else 0.0,
+        "mae": float(head.errors(head.predictions[-1]).mean()),
+        "mae_without": float(without.mean()),
+        "mae_with": float(errors.mean()),
+        "z": z,
+    }

@@ -1,0 +1,191 @@
+"""Regressions on local descriptors that join an ensemble: where, with what weight, and fairly."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from sealed_zip import sealed
+from unit.ensemble.conftest import campaign_text
+
+from hydragnn_hpo.data.store_access import open_store
+from hydragnn_hpo.ensemble.artefact import LOCAL_MEMBER, LOCAL_MEMBERS, read_artefact
+from hydragnn_hpo.ensemble.build import build_ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.local_members import shift_to_sum
+from hydragnn_hpo.ensemble.member_selection import ScoredHead
+from hydragnn_hpo.ensemble.prune import prune_members
+from hydragnn_hpo.ensemble.simpler_models import can_join, judge_joining
+from hydragnn_hpo.ensemble.torch_export import check_exportable
+from hydragnn_hpo.errors import ConfigError, DataError
+
+ALONE = np.ones(1)
+"""Weights of the nets where there is one."""
+
+
+def scored(truth: np.ndarray, *predictions: np.ndarray) -> ScoredHead:
+    """A head whose rows are groups of their own; the last candidate is the regression."""
+    columns = np.stack(predictions)[..., None]
+    return ScoredHead(columns, truth[:, None], 1.0, np.arange(len(truth)))
+
+
+@pytest.mark.parametrize("error", [1.0, 1.5])
+def test_independent_errors_are_weighted_by_their_inverse_variances(error: float) -> None:
+    random, rows = np.random.default_rng(0), 2000
+    truth, net, own = random.normal(size=(3, rows))
+    judged = judge_joining(scored(truth, truth + net, truth + error * own), ALONE, 12)
+    best = 1.0 / (1.0 + error**2)  # inverse variances: 1 and 1 / error^2
+    assert judged["weight"] == pytest.approx(best, abs=0.05)
+    # errors of the mix are normal, and so is their mean absolute value
+    spread = np.hypot(1.0 - judged["weight"], error * judged["weight"])
+    assert judged["mae_with"] == pytest.approx(np.sqrt(2.0 / np.pi) * spread, rel=0.05)
+    assert judged["mae_without"] == pytest.approx(np.abs(net).mean())
+    assert judged["mae"] == pytest.approx(error * np.abs(own).mean())
+    assert judged["z"] < -2.0
+
+
+def test_nothing_joins_where_the_target_is_noise() -> None:
+    joined = 0
+    for seed in range(40):
+        truth, net, own = np.random.default_rng(seed).normal(size=(3, 100))
+        judged = judge_joining(scored(truth, 0.1 * net, 0.1 * own), ALONE, 12)
+        joined += judged["weight"] > 0.0
+    assert joined == 0, "two standard errors of the gain are four of its slope"
+
+
+def test_a_regression_that_is_far_worse_does_not_join() -> None:
+    truth, net, own = np.random.default_rng(3).normal(size=(3, 300))
+    judged = judge_joining(scored(truth, truth + 0.1 * net, truth + own), ALONE, 12)
+    assert judged["weight"] == 0.0
+    assert judged["mae_with"] == judged["mae_without"]
+    assert judged["z"] == 0.0
+
+
+def test_energies_and_their_derivatives_have_no_regression() -> None:
+    scalar = {"shape": "scalar", "level": "graph"}
+    assert can_join(scalar)
+    assert not can_join({**scalar, "energy": "per_atom"})
+    assert not can_join({"shape": "vector", "level": "node", "derived_from": "energy"})
+    assert not can_join({"shape": "spectrum", "level": "graph"})
+
+
+def test_values_of_atoms_are_shifted_to_their_sum() -> None:
+    class Two:
+        """Structures of two atoms and of one."""
+
+        attributes = {"total": np.array([1.0, -1.0])}  # noqa: RUF012
+
+        @staticmethod
+        def num_nodes() -> np.ndarray:
+            return np.array([2, 1])
+
+    values = np.array([[0.2], [0.4], [5.0]])
+    np.testing.assert_allclose(shift_to_sum(values, Two, "total").ravel(), [0.4, 0.6, -1.0])  # type: ignore[arg-type]
+    np.testing.assert_allclose(shift_to_sum(values, Two, 0.0).ravel(), [-0.1, 0.1, 0.0])  # type: ignore[arg-type]
+    assert shift_to_sum(values, Two, None) is values  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def joined_run(tmp_path_factory, finished, scratch):
+    """Nets with random weights, beside which a regression on charges helps; only read."""
+    run = tmp_path_factory.mktemp("joined") / "run"
+    shutil.copytree(finished, run)
+    (run / "campaign.toml").write_text(campaign_text())
+    with scratch():
+        build_ensemble(run)
+    return run
+
+
+def test_the_mean_and_the_spread_are_those_of_nets_and_regression(joined_run: Path) -> None:
+    table = json.loads((joined_run / "report/ensemble.json").read_text())
+    (name,) = table["local_descriptors"]
+    assert name == "charge", "energies have forces, which a regression does not give"
+    judged = table["local_descriptors"][name]
+    ensemble = Ensemble.load(joined_run / "ensemble.zip")
+    shares = ensemble.manifest.shares(name)
+    assert shares[LOCAL_MEMBER] == judged["weight"] > 0.0
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert LOCAL_MEMBER not in ensemble.manifest.shares("energy")
+    store = open_store(joined_run / "data/toy.bp")
+    test = store.indices_of("test")
+    head = ensemble.predict(store, test, members=True)[name]
+    each, weights = np.stack([head.members[t] for t in shares]), np.array([*shares.values()])
+    mean = np.tensordot(weights, each, 1)
+    np.testing.assert_allclose(head.mean, mean, atol=1e-6)
+    spread = np.sqrt(np.tensordot(weights, np.square(each - mean), 1))
+    np.testing.assert_allclose(head.std_epistemic, spread, rtol=1e-6)
+    truth = store.take(test).targets[name]
+    scores = table["heads"][name]
+    assert scores["test_mae"] == pytest.approx(float(np.abs(mean - truth).mean()), rel=1e-5)
+    nets = each[1:], weights[1:] / weights[1:].sum()
+    without = np.abs(np.tensordot(nets[1], nets[0], 1) - truth).mean()
+    assert scores["test_mae_greedy"] == pytest.approx(float(without), rel=1e-5)
+    assert scores["test_mae"] < scores["test_mae_greedy"]
+
+
+def test_a_batch_changes_nothing_and_the_card_names_the_regression(joined_run: Path) -> None:
+    ensemble = Ensemble.load(joined_run / "ensemble.zip")
+    store = open_store(joined_run / "data/toy.bp").take(np.arange(8))
+    together = ensemble.predict(store)["charge"].mean
+    alone = [ensemble.predict(store, np.array([row]))["charge"].mean for row in range(8)]
+    np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-6)
+    assert "In `charge` a regression on the surroundings" in ensemble.model_card()
+
+
+def test_a_pruned_ensemble_keeps_the_regression_and_is_calibrated_with_it(joined_run: Path) -> None:
+    content = read_artefact(joined_run / "ensemble.zip")
+    manifest = content.manifest
+    stay = sorted(m.trial for m in manifest.members if "charge" in m.weights)[:1]
+    stay += [m.trial for m in manifest.members if "energy" in m.weights][:1]
+    smaller, _ = prune_members(content, sorted(set(stay)), where="x")
+    share = smaller.manifest.shares("charge")
+    assert share[LOCAL_MEMBER] == manifest.shares("charge")[LOCAL_MEMBER]
+    assert sum(share.values()) == pytest.approx(1.0)
+    data = smaller.calibration_data
+    assert data is not None
+    head = data.heads["charge"]
+    mean = sum(weight * head.predictions[name] for name, weight in share.items())
+    np.testing.assert_allclose(data.moments("charge", share).mean, mean, atol=1e-12)
+    fit = smaller.manifest.heads["charge"].calibration
+    assert fit.quantiles != manifest.heads["charge"].calibration.quantiles
+    assert smaller.local_members == content.local_members
+
+
+def test_a_program_refuses_the_head_that_has_a_regression(joined_run: Path) -> None:
+    ensemble = Ensemble.load(joined_run / "ensemble.zip")
+    check_exportable(ensemble, "energy")
+    with pytest.raises(ConfigError, match="has a regression on local descriptors"):
+        check_exportable(ensemble, "charge")
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        (None, f"lacks '{LOCAL_MEMBERS}'"),
+        ("local_descriptors.safetensors", "cannot be used"),
+    ],
+)
+def test_a_file_without_its_regressions_is_refused(
+    joined_run: Path, tmp_path: Path, entry: str | None, sentence: str
+) -> None:
+    with zipfile.ZipFile(joined_run / "ensemble.zip") as file:
+        entries = {name: file.read(name) for name in file.namelist()}
+    if entry is None:
+        del entries[LOCAL_MEMBERS]
+    else:
+        entries[LOCAL_MEMBERS] = entries[entry]
+    (tmp_path / "e.zip").write_bytes(sealed(entries))
+    with pytest.raises(DataError, match=sentence):
+        read_artefact(tmp_path / "e.zip")
+
+
+def test_the_campaign_can_leave_it_out(make_run) -> None:
+    run = make_run(trials=2, local_descriptors="never")
+    assert build_ensemble(run)["local_descriptors"] == {}
+    manifest = read_artefact(run / "ensemble.zip").manifest
+    assert all(head.local is None for head in manifest.heads.values())
+    assert LOCAL_MEMBERS not in read_artefact(run / "ensemble.zip").sizes
+    assert "charge/mean" in load_file(run / "report/test_predictions.safetensors")
