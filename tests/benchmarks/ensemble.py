@@ -274,28 +274,31 @@ def main() -> None:
 def quick() -> dict[str, float]:
     """Return the same figures of fewer molecules and turns; two small compiled members share code.
 
-    While it is made, which nobody times, the peaks of memory are measured beside.
+    While it is made, which nobody times, peaks of memory and ranks are measured beside.
     """
-    from rank_scaling import PER_FILE, rank_scaling
+    from rank_scaling import PER_FILE, prepare_ranks, rank_scaling
     from unlike_members import MEMBERS
+
+    def measure_beside() -> tuple[float, float, float]:
+        one, all_of_them = (peak(how, 120, place) for how in (DEMANDING, "eager"))
+        return one, all_of_them, rank_scaling(prepared, 1)["rank_scaling_2"]
 
     alike = [("schnet", 64, 1, 5.0)] * 2
     with TemporaryDirectory() as place, ThreadPoolExecutor(1) as pool:
         figures = compare("molecules", 64, 3, {"eager": EagerEngine(members(), CPU)}, UNLIKE)
-        peaks = pool.submit(lambda: [peak(how, 120, place) for how in (DEMANDING, "eager")])
+        many = {"molecules": structures("molecules", 2 * PER_FILE)}
+        prepared = prepare_ranks(many, Path(place), MEMBERS[::2])
+        beside = pool.submit(measure_beside)
         machine_code = CompiledEngine(members(alike), CPU, Path(place))
         together(machine_code, structures("molecules", 8), EDGES_PER_BATCH)
-        one, all_of_them = peaks.result()
+        one, all_of_them, scaling = beside.result()
         figures |= compare("molecules", 64, 3, {"compiled": machine_code}, alike)
-        (folder := Path(place) / "ranks").mkdir()
-        many = {"molecules": structures("molecules", 2 * PER_FILE)}
-        ranks = rank_scaling(many, 1, folder, MEMBERS[::2])
     return {
         "eager_over_separate": figures["molecules_eager_over_separate"],
         "compiled_over_separate": figures["molecules_compiled_over_separate"],
         **{name: ratio for name, ratio in figures.items() if name.endswith("eager_molecules")},
         "memory_over_one": all_of_them / one,
-        "rank_scaling_2": ranks["rank_scaling_2"],
+        "rank_scaling_2": scaling,
     }
 
 
@@ -324,11 +327,11 @@ def whole(count: int, place: str) -> dict[str, float]:
     figures["memory_over_one"] = all_of_them / max(alone)
     figures["memory_over_median"] = all_of_them / statistics.median(alone)
     figures["memory_compiled_over_one"] = peak("compiled", count, place) / max(alone)
-    from rank_scaling import PER_FILE, rank_scaling
+    from rank_scaling import PER_FILE, prepare_ranks, rank_scaling
 
     (folder := Path(place) / "ranks").mkdir()
     many = {kind: structures(kind, 16 * PER_FILE) for kind in FILES}
-    figures |= rank_scaling(many, 5, folder)
+    figures |= rank_scaling(prepare_ranks(many, folder), 5)
     return figures
 
 

@@ -23,30 +23,42 @@ PER_FILE = 200
 SECONDS = 600.0
 
 
-def rank_scaling(
-    kinds: dict[str, list[Atoms]],
-    rounds: int,
-    folder: Path,
-    members: Sequence[dict[str, object]] = MEMBERS,
-) -> dict[str, float]:
-    """Measure how two ranks compare with one.
+Prepared = dict[str, tuple[Path, list[Path]]]
+"""An ensemble and files to predict, for each kind of structures."""
+
+
+def prepare_ranks(
+    kinds: dict[str, list[Atoms]], folder: Path, members: Sequence[dict[str, object]] = MEMBERS
+) -> Prepared:
+    """Train an ensemble, and write files, for each kind of structures.
 
     Args:
         kinds: structures, some multiple of ``PER_FILE`` of each kind.
-        rounds: in which one and two ranks take turns.
         folder: for whatever is made.
         members: models of the members.
+    """
+    os.environ.setdefault("HYDRAGNN_HPO_SCRATCH", str(folder))
+    made: Prepared = {}
+    for kind, structures in kinds.items():
+        (place := folder / kind).mkdir()
+        made[kind] = unlike_members(place, structures, members), _files(place, structures)
+    return made
+
+
+def rank_scaling(prepared: Prepared, rounds: int) -> dict[str, float]:
+    """Measure how two ranks compare with one.
+
+    Args:
+        prepared: see ``prepare_ranks``; outputs are written beside the files.
+        rounds: in which one and two ranks take turns.
 
     Returns:
         ``rank_scaling_2``: CPU-seconds of one rank over those of two, the smallest of all kinds;
         for each kind also half the speed-up by the clock, and structures per CPU-second.
     """
-    os.environ.setdefault("HYDRAGNN_HPO_SCRATCH", str(folder))
     found: dict[str, float] = {}
-    for kind, structures in kinds.items():
-        place = folder / kind
-        place.mkdir()
-        ensemble, files = unlike_members(place, structures, members), _files(place, structures)
+    for kind, (ensemble, files) in prepared.items():
+        place = files[0].parent
         runs: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
         for number in range(rounds):
             for ranks, measured in runs.items():
@@ -56,7 +68,7 @@ def rank_scaling(
         found[f"{kind}_rank_scaling_2"] = statistics.median(a[0] / b[0] for a, b in pairs)
         found[f"{kind}_clock_scaling_2"] = statistics.median(a[1] / b[1] / 2 for a, b in pairs)
         seconds = statistics.median(cpu for cpu, _ in runs[1])
-        found[f"{kind}_screened_per_core_s"] = len(structures) / seconds
+        found[f"{kind}_screened_per_core_s"] = PER_FILE * len(files) / seconds
     found["rank_scaling_2"] = min(v for k, v in found.items() if k.endswith("_rank_scaling_2"))
     return found
 
