@@ -232,16 +232,18 @@ def _attended_by_edge(received: Array, sent: Array, filters: Array, ends: Ends, 
     pairs, rows, (sender, receiver) = filters.shape[0], out.shape[0], ends
     for q in range(rows):
         for h in range(out.shape[1]):
-            total = out.dtype.type(0)
-            for e in range(q, sender.shape[0], rows):
-                j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+            out[q, h] = 0.0
+        for e in range(q, sender.shape[0], rows):
+            j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+            for h in range(out.shape[1]):
+                total = out.dtype.type(0)
                 if pairs:
                     for f in range(sent.shape[2]):
                         total += received[i, h, f] * sent[j, h, f] * filters[p, h, f]
                 else:
                     for f in range(sent.shape[2]):
                         total += received[i, h, f] * sent[j, h, f]
-            out[q, h] = total
+                out[q, h] += total
 
 
 def _message(factors: Factors, ends: tuple[int, int], p: int, row: Array) -> None:
