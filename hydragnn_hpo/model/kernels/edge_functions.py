@@ -13,7 +13,7 @@ Shapes: N nodes, E edges, P pairs, see ``scatter``, F features. The activation o
 ``slope * x + (1 - slope) * silu(x)``, which is SiLU for 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -194,17 +194,17 @@ class _Slopes(Function):
                 whole = [torch.zeros_like(x) if each is None else each for each, x in given]
                 slopes = loops.curvature(call, (grad, *whole))
             else:
-                slopes = _differentiate_eagerly(name, call, (grad, *seconds))
+                slopes = differentiate_eagerly(EAGER_FUNCTIONS[name], call, (grad, *seconds))
         return None, None, *_choose(slopes, ctx.needs_input_grad[2:-6]), *[None] * 6
 
 
-def _differentiate_eagerly(
-    name: str, call: EdgeCall, grads: Sequence[Tensor | None]
+def differentiate_eagerly(
+    function: Callable[[EdgeCall], Tensor], call: EdgeCall, grads: Sequence[Tensor | None]
 ) -> Sequence[Tensor]:
     """Differentiate slopes by torch's operations.
 
     Args:
-        name: of the function.
+        function: by torch's operations.
         call: its inputs, links and option.
         grads: the gradient of the value, then those of the slopes; None for 0.
 
@@ -221,7 +221,7 @@ def _differentiate_eagerly(
 
     with torch.enable_grad():
         *inputs, grad = map(alias, (*call.inputs, grads[0]))
-        value = EAGER_FUNCTIONS[name](call._replace(inputs=inputs))
+        value = function(call._replace(inputs=inputs))
         first = torch.autograd.grad(value, inputs, grad, create_graph=True, materialize_grads=True)
         known = [k for k, each in enumerate(seconds) if each is not None and first[k].requires_grad]
         return torch.autograd.grad(
