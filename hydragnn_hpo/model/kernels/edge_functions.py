@@ -95,6 +95,16 @@ def gated_product_sum(
     return _apply("product_sum", inputs, links, float(activation == "softplus"))
 
 
+def soften_rows(values: Tensor, links: Links) -> Tensor:
+    """Return softplus minus ln 2 of each number.
+
+    Args:
+        values: of the pairs, [P, F].
+        links: sender and receiver of every edge.
+    """
+    return _apply("soft_rows", (values,), links)
+
+
 def _use_loops(inputs: Inputs, links: Links) -> bool:
     return usable_kernels(links.kernels, inputs) == "numba"
 

@@ -511,6 +511,32 @@ def _product_sum_curvature(
         add_halves(rows, (j, i), p, to_terms)
 
 
+def _soft_rows(x: Array, out: Array) -> None:
+    """Apply softplus minus ln 2 to each number, [P, F]."""
+    one, shift = out.dtype.type(1), out.dtype.type(0.6931471805599453)
+    for p in range(x.shape[0]):
+        for f in range(x.shape[1]):
+            out[p, f] = softplus(x[p, f], one)[0] - shift
+
+
+def _soft_rows_slopes(x: Array, grad: Array, to_x: Array) -> None:
+    """Differentiate ``_soft_rows``."""
+    one = to_x.dtype.type(1)
+    for p in range(x.shape[0]):
+        for f in range(x.shape[1]):
+            to_x[p, f] = grad[p, f] * logistic(x[p, f], one)[0]
+
+
+def _soft_rows_curvature(x: Array, grad: Array, second: Array, to_x: Array, to_grad: Array) -> None:
+    """Differentiate ``_soft_rows_slopes``."""
+    one = to_x.dtype.type(1)
+    for p in range(x.shape[0]):
+        for f in range(x.shape[1]):
+            gate, slope, _ = logistic(x[p, f], one)
+            to_x[p, f] = second[p, f] * grad[p, f] * slope
+            to_grad[p, f] = second[p, f] * gate
+
+
 LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "bent_ends": (_bent_ends, "222 1 ii 2"),
     "bent_ends_slopes": (_bent_ends_slopes, "222 1 ii 2 222 2"),
@@ -521,5 +547,8 @@ LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "product_sum": (_product_sum, "333 2 1 ii 2 2"),
     "product_sum_slopes": (_product_sum_slopes, "333 2 1 ii 2 333 2 2"),
     "product_sum_curvature": (_product_sum_curvature, "333 2 1 ii 2 333 2 333 2 2 2"),
+    "soft_rows": (_soft_rows, "2 2"),
+    "soft_rows_slopes": (_soft_rows_slopes, "2 2 2"),
+    "soft_rows_curvature": (_soft_rows_curvature, "2 2 2 2 2"),
 }
 """Loop and its signature by name, as in ``numba_loops``."""

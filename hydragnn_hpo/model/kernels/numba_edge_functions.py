@@ -136,9 +136,31 @@ def product_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     return slopes
 
 
+def soft_rows(call: EdgeCall) -> Tensor:
+    """Apply the shifted softplus, see ``edge_functions.soften_rows``."""
+    out = _empty_like(call.inputs[0])
+    numba_passes.run_loop("soft_rows", *call.inputs, out)
+    return out
+
+
+def soft_rows_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``soft_rows``, given the gradient, [P, F]."""
+    slope = _empty_like(grad)
+    numba_passes.run_loop("soft_rows_slopes", *call.inputs, grad, slope)
+    return [slope]
+
+
+def soft_rows_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``soft_rows_slopes``, given its gradient and that of its result."""
+    slopes = [_empty_like(each) for each in (*call.inputs, grads[0])]
+    numba_passes.run_loop("soft_rows_curvature", *call.inputs, *grads, *slopes)
+    return slopes
+
+
 EDGE_LOOPS: dict[str, EdgeLoops] = {
     "bent_ends": EdgeLoops(bent_ends, bent_ends_slopes, bent_ends_curvature, (0, 1, 2)),
     "gated_sum": EdgeLoops(gated_sum, gated_sum_slopes, gated_sum_curvature, (0, 1)),
     "product_sum": EdgeLoops(product_sum, product_sum_slopes, product_sum_curvature, (0, 1, 2, 3)),
+    "soft_rows": EdgeLoops(soft_rows, soft_rows_slopes, soft_rows_curvature, (0,)),
 }
 """Implementation of each function."""
