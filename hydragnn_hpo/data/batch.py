@@ -12,7 +12,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from hydragnn_hpo.data.columns import Columns, GraphSet, Runs, translations
@@ -86,12 +85,13 @@ def pair_edges(
         package has not built.
     """
     sender, receiver = edge_index
-    if (np.diff(receiver) < 0).any():
+    if (receiver[1:] < receiver[:-1]).any():
         return None
     first, second = _pair_by_position(edge_index, num_nodes)
     rest = np.abs(shift.take(first, axis=0) + shift.take(second, axis=0))
-    sums = rest.max(axis=1, initial=0.0) < PAIR_TOLERANCE
-    if not sums.all():
+    # The largest of all numbers takes a fiftieth of the time of the largest of each row of three.
+    if not rest.max(initial=0.0) < PAIR_TOLERANCE:
+        sums = rest.max(axis=1, initial=0.0) < PAIR_TOLERANCE
         first, second = first[sums], second[sums]
     lone = np.zeros(0, dtype=np.int64)
     if 2 * len(first) < len(sender):
@@ -124,7 +124,7 @@ def _pair_by_position(edge_index: IntArray, num_nodes: int) -> tuple[IntArray, I
     sender, receiver = edge_index
     ahead = np.flatnonzero(receiver > sender)
     loops = np.flatnonzero(receiver == sender)
-    reverse = _sort_by_sender(sender, receiver, np.flatnonzero(receiver < sender), num_nodes)
+    reverse = _sort_by_sender(sender, np.flatnonzero(receiver < sender), num_nodes)
     keys = receiver[ahead] * num_nodes + sender[ahead]
     back = sender[reverse] * num_nodes + receiver[reverse]
     if not np.array_equal(keys, back):
@@ -180,21 +180,18 @@ def _pair_by_shift(edge_index: IntArray, shift: NDArray[np.floating]) -> tuple[I
     return order[~ways][there], order[ways][here]
 
 
-def _sort_by_sender(
-    sender: IntArray, receiver: IntArray, rows: IntArray, num_nodes: int
-) -> IntArray:
-    """Sort edges by sender, then receiver, by a counting sort; equal ones keep their order.
+def _sort_by_sender(sender: IntArray, rows: IntArray, num_nodes: int) -> IntArray:
+    """Sort edges by sender, in time linear in their number; equal ones keep their order.
 
     Args:
         sender: of all edges, [E].
-        receiver: of all edges, ascending, [E].
-        rows: edges to sort, ascending.
+        rows: edges to sort.
         num_nodes: number of nodes, N.
     """
-    starts = np.searchsorted(receiver[rows], np.arange(num_nodes + 1))
-    table = csr_array((rows, sender[rows], starts), shape=(num_nodes, num_nodes))
-    by_sender: IntArray = table.tocsc().data
-    return by_sender
+    for bits in range(0, num_nodes.bit_length(), 16):  # numpy sorts 16 bits by counting
+        digits = (sender.take(rows) >> bits).astype(np.uint16)
+        rows = rows.take(np.argsort(digits, kind="stable"))
+    return rows
 
 
 def _reverse_equal_runs(keys: IntArray) -> IntArray:

@@ -1,7 +1,8 @@
 """From "trial placed" to its first optimizer step: a warm rank against a cold process.
 
-Ours is a rank forked by the zygote, the peer a fresh Python that runs the same trial; they
-take turns in the same run. Medians; ``--quick`` makes fewer turns.
+Ours is a rank forked by the zygote, the peer a fresh Python that runs the same trial; a third is
+a warm rank with torch's operations in place of compiled loops. They take turns in the same run.
+Medians; ``--quick`` makes fewer turns.
 """
 
 import argparse
@@ -30,6 +31,7 @@ store = "../g2.bp"
 [model]
 conv = "painn"
 features = 32
+kernels = "KERNELS"
 [heads.partial_charge]
 [training]
 epochs = 1
@@ -42,10 +44,10 @@ def first_step(trial: TrialDir, placed: float) -> float:
     return float(next(r["time"] for r in records if r["record"] == "first_step")) - placed
 
 
-def fresh(folder: Path, name: str) -> TrialDir:
+def fresh(folder: Path, name: str, kernels: str = "auto") -> TrialDir:
     trial = TrialDir(folder / name)
     (trial.path / "attempts").mkdir(parents=True)
-    trial.config.write_text(TRIAL)
+    trial.config.write_text(TRIAL.replace("KERNELS", kernels))
     return trial
 
 
@@ -86,7 +88,7 @@ def main() -> None:
     add_smoke(parser)
     options = parser.parse_args()
     turns = 1 if options.smoke else 2 if options.quick else 9
-    times: dict[str, list[float]] = {"warm_1": [], "warm_2": [], "cold": []}
+    times: dict[str, list[float]] = {"warm_1": [], "eager": [], "warm_2": [], "cold": []}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         build_store(resource_path("graph_datasets/g2_xtb.toml"), folder / "g2.bp")
@@ -94,6 +96,7 @@ def main() -> None:
             wait_for(backend, "ready")
             for turn in range(turns):
                 times["warm_1"].append(warm(fresh(folder, f"a{turn}"), backend, 1))
+                times["eager"].append(warm(fresh(folder, f"e{turn}", "eager"), backend, 1))
                 times["cold"].append(cold(fresh(folder, f"c{turn}")))
                 times["warm_2"].append(warm(fresh(folder, f"b{turn}"), backend, 2))
     medians = {name: statistics.median(values) for name, values in times.items()}
@@ -102,6 +105,7 @@ def main() -> None:
         "first_step_seconds_warm_2_ranks": round(medians["warm_2"], 3),
         "first_step_seconds_cold": round(medians["cold"], 3),
         "cold_over_warm": round(medians["cold"] / medians["warm_1"], 1),
+        "loops_over_eager_startup": round(medians["warm_1"] / medians["eager"], 2),
     }
     finish(__file__, figures, keep=turns > 2)
 

@@ -4,7 +4,6 @@ Shapes: N nodes, P pairs of edges, F features.
 """
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -61,12 +60,8 @@ class Aggregation(nn.Module):
             filters: of the pairs, [P, F]; None for 1.
             edges: geometry of the batch.
         """
-        weights, links = edges.pair_envelope, edges.links
-        if self.training and weights.requires_grad:
-            # Training on forces takes second derivatives, which are torch's operations in any case.
-            links = replace(links, kernels="eager")
         sums, squares, largest, smallest = aggregate_messages(
-            received, sent, measured, filters, weights, links
+            received, sent, measured, filters, edges.pair_envelope, edges.links
         )
         degree = edges.sum_messages(edges.envelope)
         mean, square = sums / (1.0 + degree), squares / (1.0 + degree)

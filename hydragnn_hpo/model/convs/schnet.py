@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import SchNetOptions
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.kernels.edge_functions import soften_rows
 from hydragnn_hpo.model.layers import ShiftedSoftplus
 
 
@@ -42,5 +43,7 @@ class SchNetConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        filters = self.filter(edges.pair_basis) * edges.pair_envelope
+        first, _, last = self.filter
+        softened = soften_rows(first(edges.pair_basis), edges.links)
+        filters = last(softened) * edges.pair_envelope
         return self.out(edges.filtered_sum(self.into(scalars), filters)), None

@@ -2,8 +2,9 @@
 
 Torch's operations write the messages of all edges, weigh and square them, and reduce them four
 times. Compiled loops make each message once, where it is reduced, and make it again for the
-gradients: no array of edges is kept. A second derivative (training on forces) goes through torch's
-operations: extremes are not multilinear, so there is no form (``passes``) to share.
+gradients and for their derivatives (training on forces): no array of edges is kept. Extremes are
+not multilinear, so there is no form (``passes``) to share. Second derivatives on GPUs, and third
+ones, are torch's operations.
 
 Shapes: N nodes, E edges, P pairs, see ``scatter``, F features.
 """
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from hydragnn_hpo.model.kernels.eager_edge_functions import EdgeCall
+from hydragnn_hpo.model.kernels.edge_functions import differentiate_eagerly
 from hydragnn_hpo.model.kernels.passes import usable_kernels
 from hydragnn_hpo.model.scatter import (
     Gradients,
@@ -125,27 +128,111 @@ class _Aggregate(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
         *tensors, extremes, shares = ctx.saved_tensors
-        inputs, links = tensors[:5], Links(*tensors[5:])
-        needed = ctx.needs_input_grad[1:6]
+        needed, grad = ctx.needs_input_grad[1:6], torch.stack(grads, dim=1)
+        slopes: Sequence[Tensor | None]
         if not torch.is_grad_enabled():
-            slopes = torch.stack(grads, dim=1).to(shares.dtype)
-            slopes[:, 2:] *= shares
-            reached = (extremes, slopes)
-            if ctx.kernels == "triton":
-                from hydragnn_hpo.model.kernels.triton_passes import aggregate_slopes_by_triton
-
-                to_inputs = aggregate_slopes_by_triton(inputs, links.arrays, reached, needed)
-            else:
-                to_inputs = _slopes_by_numba(inputs, links, reached)
-            return None, *to_inputs, *[None] * 6
-        # Aliases: an input may depend on another one, as features of a later layer do on weights.
-        inputs = [each.view_as(each) for each in inputs]
-        outputs = _aggregate_eagerly(inputs, links)
-        wanted = [each for each, need in zip(inputs, needed, strict=True) if need]
-        again = iter(
-            torch.autograd.grad(outputs, wanted, grads, create_graph=True, materialize_grads=True)
+            slopes = _find_slopes(ctx.kernels, tensors, (grad, extremes, shares), needed)
+        elif ctx.kernels == "numba":
+            slopes = _AggregateSlopes.apply(  # type: ignore[no-untyped-call]
+                *tensors[:5], grad, extremes, shares, *tensors[5:]
+            )
+        else:
+            slopes = _slopes_by_torch(tensors, grads, needed)
+        return (
+            None,
+            *(each if need else None for each, need in zip(slopes, needed, strict=True)),
+            *[None] * 6,
         )
-        return None, *(next(again) if need else None for need in needed), *[None] * 6
+
+
+class _AggregateSlopes(Function):
+    """Gradients of ``aggregate_messages`` by the loops of numba."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Compute the gradients of the five inputs.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            tensors: the five inputs, the gradient of the aggregates, [N, 4, F], extremes and their
+                shares, then the six tensors of ``Links.arrays``.
+
+        Returns:
+            As many tensors as there are inputs.
+        """
+        ctx.save_for_backward(*tensors)
+        return tuple(_slopes_by_numba(tensors[:5], tensors[8:10], _reach(*tensors[5:8])))
+
+    @staticmethod
+    def backward(ctx: Any, *seconds: Tensor) -> Gradients:
+        tensors = ctx.saved_tensors
+        inputs, (grad, extremes, shares) = tensors[:5], tensors[5:8]
+        slopes: Sequence[Tensor]
+        if torch.is_grad_enabled():
+            call = EdgeCall(inputs, Links(*tensors[8:]), 0.0)
+            slopes = differentiate_eagerly(_stack_aggregates, call, (grad, *seconds))
+        else:
+            reached = _reach(grad, extremes, shares)
+            slopes = _curvature_by_numba(inputs, tensors[8:10], reached, seconds)
+            slopes[-1][:, 2:] *= shares
+        return *slopes, *[None] * 8
+
+
+def _stack_aggregates(call: EdgeCall) -> Tensor:
+    """Aggregate by torch's operations, [N, 4, F]."""
+    return torch.stack(_aggregate_eagerly(call.inputs, call.links), dim=1)
+
+
+def _reach(grad: Tensor, extremes: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the extremes, [N, 2, F], and what each message that reaches one gets, [N, 4, F].
+
+    Args:
+        grad: gradient of the aggregates, [N, 4, F].
+        extremes: largest and smallest messages, [N, 2, F].
+        shares: 1 over the number of messages that reach them, [N, 2, F].
+    """
+    slopes = grad.to(shares.dtype, copy=True)
+    slopes[:, 2:] *= shares
+    return extremes, slopes
+
+
+def _find_slopes(
+    kernels: str, tensors: Sequence[Tensor], given: Sequence[Tensor], needed: Sequence[bool]
+) -> Sequence[Tensor | None]:
+    """Differentiate the aggregates by the five inputs, by compiled loops.
+
+    Args:
+        kernels: implementation, ``numba`` or ``triton``.
+        tensors: the five inputs, then the six tensors of ``Links.arrays``.
+        given: gradient of the aggregates, [N, 4, F], extremes and shares, [N, 2, F].
+        needed: whether the gradient of each input is needed.
+    """
+    reached = _reach(*given)
+    if kernels == "numba":
+        return _slopes_by_numba(tensors[:5], tensors[5:7], reached)
+    from hydragnn_hpo.model.kernels.triton_passes import aggregate_slopes_by_triton
+
+    return aggregate_slopes_by_triton(tensors[:5], tensors[5:], reached, needed)
+
+
+def _slopes_by_torch(
+    tensors: Sequence[Any], grads: Sequence[Tensor], needed: Sequence[bool]
+) -> Sequence[Tensor | None]:
+    """Differentiate the aggregates by torch's operations, to be differentiated again.
+
+    Args:
+        tensors: the five inputs, then the six tensors of ``Links.arrays``.
+        grads: gradients of the four aggregates, [N, F] each.
+        needed: whether the gradient of each input is needed.
+    """
+    # Aliases: an input may depend on another one, as features of a later layer do on weights.
+    inputs = [each.view_as(each) for each in tensors[:5]]
+    outputs = _aggregate_eagerly(inputs, Links(*tensors[5:]))
+    wanted = [each for each, need in zip(inputs, needed, strict=True) if need]
+    again = iter(
+        torch.autograd.grad(outputs, wanted, grads, create_graph=True, materialize_grads=True)
+    )
+    return [next(again) if need else None for need in needed]
 
 
 def _aggregate_by_numba(inputs: Sequence[Tensor], links: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -161,19 +248,48 @@ def _aggregate_by_numba(inputs: Sequence[Tensor], links: Sequence[Tensor]) -> tu
 
 
 def _slopes_by_numba(
-    inputs: Sequence[Tensor], links: Links, reached: tuple[Tensor, Tensor]
+    inputs: Sequence[Tensor], ends: Sequence[Tensor], reached: tuple[Tensor, Tensor]
 ) -> list[Tensor]:
     """Differentiate the aggregates by the five inputs.
 
-    ``reached`` has the extremes, [N, 2, F], and the gradients of both sums, and of both extremes
-    times the share of each message that reaches them, [N, 4, F].
+    ``ends`` are the senders and the receivers of the edges; ``reached`` has the extremes,
+    [N, 2, F], and the gradients of both sums, and of both extremes times the share of each message
+    that reaches them, [N, 4, F].
     """
     from hydragnn_hpo.model.kernels.numba_passes import run_loop
 
     *factors, weights = inputs
     slopes = [torch.zeros_like(e, memory_format=torch.contiguous_format) for e in inputs]
     *to_factors, to_weights = slopes
-    row, ends = weights.new_empty(factors[0].shape[1]), (links.sender, links.receiver)
-    given = (tuple(factors), weights, ends, reached, tuple(to_factors), to_weights, row)
-    run_loop("aggregate_slopes", *given)
+    given = (tuple(factors), weights, tuple(ends), reached)
+    row = weights.new_empty(factors[0].shape[1])
+    run_loop("aggregate_slopes", *given, tuple(to_factors), to_weights, row)
+    return slopes
+
+
+def _curvature_by_numba(
+    inputs: Sequence[Tensor],
+    ends: Sequence[Tensor],
+    reached: tuple[Tensor, Tensor],
+    seconds: Sequence[Tensor],
+) -> list[Tensor]:
+    """Differentiate ``_slopes_by_numba`` by the five inputs and by the gradients of ``reached``.
+
+    Args:
+        inputs: the five inputs.
+        ends: sender and receiver of every edge.
+        reached: see ``_slopes_by_numba``.
+        seconds: gradients of its results.
+    """
+    from hydragnn_hpo.model.kernels.numba_passes import run_loop
+
+    *factors, weights = inputs
+    slopes = [
+        torch.zeros_like(each, memory_format=torch.contiguous_format)
+        for each in (*inputs, reached[1])
+    ]
+    *to_factors, to_weights, to_slopes = slopes
+    given = (tuple(factors), (weights, seconds[4]), tuple(ends), reached, tuple(seconds[:4]))
+    rows = weights.new_empty(4, factors[0].shape[1])
+    run_loop("aggregate_curvature", *given, tuple(to_factors), to_weights, to_slopes, rows)
     return slopes

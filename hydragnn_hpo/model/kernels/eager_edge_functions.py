@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from hydragnn_hpo.model.layers import ShiftedSoftplus
 from hydragnn_hpo.model.scatter import (
     Gradients,
     Links,
@@ -126,9 +127,16 @@ def sum_products(call: EdgeCall) -> Tensor:
     return outer_sum(messages, expand_pairs(weights, messages.shape[0]), links).squeeze(1)
 
 
+def soften_rows(call: EdgeCall) -> Tensor:
+    """Apply the shifted softplus to rows, [P, F]."""
+    softened: Tensor = ShiftedSoftplus()(call.inputs[0])
+    return softened
+
+
 EAGER_FUNCTIONS: dict[str, Callable[[EdgeCall], Tensor]] = {
     "bent_ends": activate_ends,
     "gated_sum": sum_gated,
     "product_sum": sum_products,
+    "soft_rows": soften_rows,
 }
 """Implementation of each function."""

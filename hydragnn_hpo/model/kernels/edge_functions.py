@@ -13,7 +13,7 @@ Shapes: N nodes, E edges, P pairs, see ``scatter``, F features. The activation o
 ``slope * x + (1 - slope) * silu(x)``, which is SiLU for 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -95,9 +95,19 @@ def gated_product_sum(
     return _apply("product_sum", inputs, links, float(activation == "softplus"))
 
 
+def soften_rows(values: Tensor, links: Links) -> Tensor:
+    """Return softplus minus ln 2 of each number.
+
+    Args:
+        values: of the pairs, [P, F].
+        links: sender and receiver of every edge.
+    """
+    return _apply("soft_rows", (values,), links)
+
+
 def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Tensor:
     kernels = usable_kernels(links.kernels, inputs)
-    if kernels == "eager":
+    if kernels == "eager" or name not in _import_loops(kernels):
         return EAGER_FUNCTIONS[name](EdgeCall(inputs, links, option))
     with without_autocast(inputs[0]):
         result: Tensor = _Value.apply(  # type: ignore[no-untyped-call]
@@ -106,15 +116,18 @@ def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Tens
     return result
 
 
-def _find_loops(name: str, kernels: str) -> EdgeLoops:
-    """Return the loops of a function; numba and Triton are imported at their first use."""
+def _import_loops(kernels: str) -> dict[str, EdgeLoops]:
+    """Return the loops by name; numba and Triton are imported at their first use.
+
+    Triton may lack some, which torch's operations then make.
+    """
     if kernels == "triton":
         from hydragnn_hpo.model.kernels.triton_edge_functions import TRITON_EDGE_LOOPS
 
-        return TRITON_EDGE_LOOPS[name]
+        return TRITON_EDGE_LOOPS
     from hydragnn_hpo.model.kernels.numba_edge_functions import EDGE_LOOPS
 
-    return EDGE_LOOPS[name]
+    return EDGE_LOOPS
 
 
 def _make_call(tensors: Sequence[Any], option: float) -> EdgeCall:
@@ -141,7 +154,7 @@ class _Value(Function):
         """
         ctx.save_for_backward(*tensors)
         ctx.plan = (name, kernels, option)
-        return _find_loops(name, kernels).value(_make_call(tensors, option))
+        return _import_loops(kernels)[name].value(_make_call(tensors, option))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Gradients:
@@ -152,7 +165,7 @@ class _Value(Function):
                     name, kernels, option, *saved[:-6], grad, *saved[-6:]
                 )
             else:
-                slopes = _find_loops(name, kernels).slopes(_make_call(saved, option), grad)
+                slopes = _import_loops(kernels)[name].slopes(_make_call(saved, option), grad)
         return None, None, None, *_choose(slopes, ctx.needs_input_grad[3:-6]), *[None] * 6
 
 
@@ -184,13 +197,13 @@ class _Slopes(Function):
         ctx.set_materialize_grads(False)
         ctx.plan = (name, kernels, option)
         call = _make_call((*tensors[:-7], *tensors[-6:]), option)
-        return tuple(_find_loops(name, kernels).slopes(call, tensors[-7]))
+        return tuple(_import_loops(kernels)[name].slopes(call, tensors[-7]))
 
     @staticmethod
     def backward(ctx: Any, *seconds: Tensor | None) -> Gradients:
         (name, kernels, option), saved = ctx.plan, ctx.saved_tensors
         call, grad = _make_call((*saved[:-7], *saved[-6:]), option), saved[-7]
-        loops = _find_loops(name, kernels)
+        loops = _import_loops(kernels)[name]
         known = all(each is None or k in loops.smooth for k, each in enumerate(seconds))
         slopes: Sequence[Tensor]
         with without_autocast(grad):
@@ -199,17 +212,17 @@ class _Slopes(Function):
                 whole = [torch.zeros_like(x) if each is None else each for each, x in given]
                 slopes = loops.curvature(call, (grad, *whole))
             else:
-                slopes = _differentiate_eagerly(name, call, (grad, *seconds))
+                slopes = differentiate_eagerly(EAGER_FUNCTIONS[name], call, (grad, *seconds))
         return None, None, None, *_choose(slopes, ctx.needs_input_grad[3:-6]), *[None] * 6
 
 
-def _differentiate_eagerly(
-    name: str, call: EdgeCall, grads: Sequence[Tensor | None]
+def differentiate_eagerly(
+    function: Callable[[EdgeCall], Tensor], call: EdgeCall, grads: Sequence[Tensor | None]
 ) -> Sequence[Tensor]:
     """Differentiate slopes by torch's operations.
 
     Args:
-        name: of the function.
+        function: by torch's operations.
         call: its inputs, links and option.
         grads: the gradient of the value, then those of the slopes; None for 0.
 
@@ -226,7 +239,7 @@ def _differentiate_eagerly(
 
     with torch.enable_grad():
         *inputs, grad = map(alias, (*call.inputs, grads[0]))
-        value = EAGER_FUNCTIONS[name](call._replace(inputs=inputs))
+        value = function(call._replace(inputs=inputs))
         first = torch.autograd.grad(value, inputs, grad, create_graph=True, materialize_grads=True)
         known = [k for k, each in enumerate(seconds) if each is not None and first[k].requires_grad]
         return torch.autograd.grad(

@@ -49,7 +49,7 @@ def _exponential_fp64(x: Any) -> Any:
     shifted = x * 1.4426950408889634 + 6755399441055744.0  # n in the last bits
     n = shifted - 6755399441055744.0
     r = x - n * 0.693147180369123816490 - n * 1.90821492927058770002e-10
-    p = r / 6227020800.0 + 1.0 / 479001600.0
+    p = r * (1.0 / 6227020800.0) + 1.0 / 479001600.0
     p = (p * r + 1.0 / 39916800.0) * r + 1.0 / 3628800.0
     p = (p * r + 1.0 / 362880.0) * r + 1.0 / 40320.0
     p = (p * r + 1.0 / 5040.0) * r + 1.0 / 720.0
@@ -66,7 +66,7 @@ def _exponential_fp32(x: Any) -> Any:
     shifted = x * c(1.4426950408889634) + c(12582912.0)  # n in the last bits
     n = shifted - c(12582912.0)
     r = x - n * c(0.693359375) + n * c(2.12194440e-4)
-    p = r / c(5040.0) + c(1.0 / 720.0)
+    p = r * c(1.0 / 5040.0) + c(1.0 / 720.0)
     p = (p * r + c(1.0 / 120.0)) * r + c(1.0 / 24.0)
     p = (p * r + c(1.0 / 6.0)) * r + c(0.5)
     p = (p * r + c(1.0)) * r + c(1.0)
@@ -84,7 +84,7 @@ exponential: Any = _exponential
 
 
 def _artanh_ratio_fp64(q: Any) -> Any:
-    p = q / 35.0 + 1.0 / 33.0
+    p = q * (1.0 / 35.0) + 1.0 / 33.0
     p = (p * q + 1.0 / 31.0) * q + 1.0 / 29.0
     p = (p * q + 1.0 / 27.0) * q + 1.0 / 25.0
     p = (p * q + 1.0 / 23.0) * q + 1.0 / 21.0
@@ -97,7 +97,7 @@ def _artanh_ratio_fp64(q: Any) -> Any:
 
 def _artanh_ratio_fp32(q: Any) -> Any:
     c = np.float32
-    p = q / c(15.0) + c(1.0 / 13.0)
+    p = q * c(1.0 / 15.0) + c(1.0 / 13.0)
     p = (p * q + c(1.0 / 11.0)) * q + c(1.0 / 9.0)
     p = (p * q + c(1.0 / 7.0)) * q + c(1.0 / 5.0)
     return (p * q + c(1.0 / 3.0)) * q + c(1.0)
@@ -181,15 +181,29 @@ def _bent_ends(terms: Triple, slope: Array, ends: Pair, out: Array) -> None:
 def _bent_ends_slopes(
     terms: Triple, slope: Array, ends: Pair, grad: Array, to_terms: Triple, rows: Array
 ) -> None:
-    """Differentiate ``_bent_ends``, with one row."""
+    """Differentiate ``_bent_ends``, pair by pair, with two rows; sums of pairs are overwritten."""
     (received, sent, measured), (sender, receiver) = terms, ends
+    to_received, to_sent, to_measured = to_terms
     pairs, one, low = measured.shape[0], rows.dtype.type(1), slope[0]
-    for e in range(sender.shape[0]):
-        j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+    for p in range(pairs):
+        j, i, back = sender[p], receiver[p], p + pairs
         for f in range(rows.shape[1]):
             _, first, _ = silu(received[i, f] + sent[j, f] + measured[p, f], one)
-            rows[0, f] = ((one - low) * first + low) * grad[e, f]
-        add_to_ends(rows, 0, (i, j), p, to_terms)
+            rows[0, f] = ((one - low) * first + low) * grad[p, f]
+        if back < sender.shape[0]:
+            for f in range(rows.shape[1]):
+                _, first, _ = silu(received[j, f] + sent[i, f] + measured[p, f], one)
+                rows[1, f] = ((one - low) * first + low) * grad[back, f]
+            for f in range(rows.shape[1]):
+                to_measured[p, f] = rows[0, f] + rows[1, f]
+                to_received[j, f] += rows[1, f]
+                to_sent[i, f] += rows[1, f]
+        else:
+            for f in range(rows.shape[1]):
+                to_measured[p, f] = rows[0, f]
+        for f in range(rows.shape[1]):
+            to_received[i, f] += rows[0, f]
+            to_sent[j, f] += rows[0, f]
 
 
 def _bent_ends_curvature(
@@ -220,61 +234,92 @@ def _bent_ends_curvature(
         add_to_ends(rows, 0, (i, j), p, to_terms)
 
 
+def _open_gates(sums: Array, offset: Array, count: int) -> None:
+    """Replace the first numbers of row 0, weighted sums, by gates, and those of row 1 by slopes."""
+    one = sums.dtype.type(1)
+    if offset.shape[0]:
+        for k in range(count):
+            sums[0, k], sums[1, k], _ = logistic(offset[0] + sums[0, k], one)
+    else:
+        for k in range(count):
+            sums[0, k], sums[1, k] = one, one - one
+
+
+open_gates: Any = register_jitable(_open_gates)
+"""``_open_gates`` as a part of compiled loops."""
+
+
 def _gated_sum(
-    z: Array, parameters: Triple, weights: Array, receiver: Array, out: Array, rows: Array
-) -> None:
-    """Sum activated messages, times weight and gate, at the receivers, [N, F], with one row."""
-    bias, gate, offset = parameters
-    pairs, one, gated = weights.shape[0], rows.dtype.type(1), offset.shape[0] > 0
-    for e in range(receiver.shape[0]):
-        i, argument = receiver[e], offset[0] if gated else one
-        for f in range(rows.shape[1]):
-            value, _, _ = silu(z[e, f] + bias[f], one)
-            rows[0, f] = value
-            argument += gate[f] * value
-        weight = weights[e if e < pairs else e - pairs, 0]
-        if gated:
-            weight *= logistic(argument, one)[0]
-        for f in range(rows.shape[1]):
-            out[i, f] += weight * rows[0, f]
-
-
-def _gated_sum_slopes(
     z: Array,
     parameters: Triple,
     weights: Array,
     receiver: Array,
-    grad: Array,
-    to_z: Array,
-    to_parameters: Triple,
-    to_weights: Array,
+    out: Array,
     rows: Array,
+    sums: Array,
 ) -> None:
-    """Differentiate ``_gated_sum``, with two rows."""
-    (bias, gate, offset), (to_bias, to_gate, to_offset) = parameters, to_parameters
-    pairs, one, gated = weights.shape[0], rows.dtype.type(1), offset.shape[0] > 0
-    for e in range(receiver.shape[0]):
-        i, p = receiver[e], e if e < pairs else e - pairs
-        argument, along = offset[0] if gated else one, one - one
-        for f in range(rows.shape[1]):
-            value, first, _ = silu(z[e, f] + bias[f], one)
-            rows[0, f] = value
-            rows[1, f] = first
-            argument += gate[f] * value
-            along += grad[i, f] * value
-        share, steep, _ = logistic(argument, one) if gated else (one, one - one, one)
-        to_weights[p, 0] += share * along
-        weight = weights[p, 0] * share
-        to_argument = weights[p, 0] * steep * along
-        for f in range(rows.shape[1]):
-            rows[1, f] *= weight * grad[i, f] + to_argument * gate[f]
-        for f in range(rows.shape[1]):
-            to_z[e, f] = rows[1, f]
-            to_bias[f] += rows[1, f]
-        if gated:
-            to_offset[0] += to_argument
+    """Sum activated messages, times weight and gate, at the receivers, [N, F].
+
+    A block has as many edges as there are ``rows``; ``sums`` are [3, R].
+    """
+    bias, gate, offset = parameters
+    pairs, one = weights.shape[0], rows.dtype.type(1)
+    for start in range(0, receiver.shape[0], rows.shape[0]):
+        count = min(rows.shape[0], receiver.shape[0] - start)
+        for k in range(count):
+            e, total = start + k, one - one
             for f in range(rows.shape[1]):
-                to_gate[f] += to_argument * rows[0, f]
+                value, _, _ = silu(z[e, f] + bias[f], one)
+                rows[k, f] = value
+                total += gate[f] * value
+            sums[0, k] = total
+        open_gates(sums, offset, count)
+        for k in range(count):
+            e = start + k
+            i, weight = receiver[e], weights[e if e < pairs else e - pairs, 0] * sums[0, k]
+            for f in range(rows.shape[1]):
+                out[i, f] += weight * rows[k, f]
+
+
+def _gated_sum_slopes(
+    given: Triple,
+    parameters: Triple,
+    receiver: Array,
+    results: Pair,
+    to_parameters: Triple,
+    rows: Array,
+    sums: Array,
+) -> None:
+    """Differentiate ``_gated_sum``, in the same blocks.
+
+    ``given``: z, weights and the gradient of the sums; ``results`` are for the first two.
+    """
+    (z, weights, grad), (to_z, to_weights) = given, results
+    (bias, gate, offset), (to_bias, to_gate, to_offset) = parameters, to_parameters
+    pairs, one = weights.shape[0], rows.dtype.type(1)
+    for start in range(0, receiver.shape[0], rows.shape[0]):
+        count = min(rows.shape[0], receiver.shape[0] - start)
+        for k in range(count):
+            e, i, total, along = start + k, receiver[start + k], one - one, one - one
+            for f in range(rows.shape[1]):
+                value, first, _ = silu(z[e, f] + bias[f], one)
+                rows[k, f], to_z[e, f] = value, first
+                total += gate[f] * value
+                along += grad[i, f] * value
+            sums[0, k], sums[2, k] = total, along
+        open_gates(sums, offset, count)
+        for k in range(count):
+            e, i = start + k, receiver[start + k]
+            p = e if e < pairs else e - pairs
+            to_weights[p, 0] += sums[0, k] * sums[2, k]
+            weight, steep = weights[p, 0] * sums[0, k], weights[p, 0] * sums[1, k] * sums[2, k]
+            for f in range(rows.shape[1]):
+                x = to_z[e, f] * (weight * grad[i, f] + steep * gate[f])
+                to_z[e, f] = x
+                to_bias[f] += x
+                to_gate[f] += steep * rows[k, f]
+            if offset.shape[0]:
+                to_offset[0] += steep
 
 
 def _gate_products(
@@ -466,15 +511,44 @@ def _product_sum_curvature(
         add_halves(rows, (j, i), p, to_terms)
 
 
+def _soft_rows(x: Array, out: Array) -> None:
+    """Apply softplus minus ln 2 to each number, [P, F]."""
+    one, shift = out.dtype.type(1), out.dtype.type(0.6931471805599453)
+    for p in range(x.shape[0]):
+        for f in range(x.shape[1]):
+            out[p, f] = softplus(x[p, f], one)[0] - shift
+
+
+def _soft_rows_slopes(x: Array, grad: Array, to_x: Array) -> None:
+    """Differentiate ``_soft_rows``."""
+    one = to_x.dtype.type(1)
+    for p in range(x.shape[0]):
+        for f in range(x.shape[1]):
+            to_x[p, f] = grad[p, f] * logistic(x[p, f], one)[0]
+
+
+def _soft_rows_curvature(x: Array, grad: Array, second: Array, to_x: Array, to_grad: Array) -> None:
+    """Differentiate ``_soft_rows_slopes``."""
+    one = to_x.dtype.type(1)
+    for p in range(x.shape[0]):
+        for f in range(x.shape[1]):
+            gate, slope, _ = logistic(x[p, f], one)
+            to_x[p, f] = second[p, f] * grad[p, f] * slope
+            to_grad[p, f] = second[p, f] * gate
+
+
 LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "bent_ends": (_bent_ends, "222 1 ii 2"),
     "bent_ends_slopes": (_bent_ends_slopes, "222 1 ii 2 222 2"),
     "bent_ends_curvature": (_bent_ends_curvature, "222 1 ii 2 222 222 2 2"),
-    "gated_sum": (_gated_sum, "2 111 2 i 2 2"),
-    "gated_sum_slopes": (_gated_sum_slopes, "2 111 2 i 2 2 111 2 2"),
+    "gated_sum": (_gated_sum, "2 111 2 i 2 2 2"),
+    "gated_sum_slopes": (_gated_sum_slopes, "222 111 i 22 111 2 2"),
     "gated_sum_curvature": (_gated_sum_curvature, "222 111 i 22 222 111 2"),
     "product_sum": (_product_sum, "333 2 1 ii 2 2"),
     "product_sum_slopes": (_product_sum_slopes, "333 2 1 ii 2 333 2 2"),
     "product_sum_curvature": (_product_sum_curvature, "333 2 1 ii 2 333 2 333 2 2 2"),
+    "soft_rows": (_soft_rows, "2 2"),
+    "soft_rows_slopes": (_soft_rows_slopes, "2 2 2"),
+    "soft_rows_curvature": (_soft_rows_curvature, "2 2 2 2 2"),
 }
 """Loop and its signature by name, as in ``numba_loops``."""

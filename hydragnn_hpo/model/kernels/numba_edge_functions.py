@@ -11,6 +11,9 @@ from torch import Tensor
 from hydragnn_hpo.model.kernels import numba_passes
 from hydragnn_hpo.model.kernels.eager_edge_functions import EdgeCall, EdgeLoops, Inputs
 
+BLOCK = 16
+"""Edges of a block: the gates of so many are computed at once, in vector registers."""
+
 
 def _zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return contiguous zeros, to which loops add."""
@@ -37,8 +40,9 @@ def bent_ends(call: EdgeCall) -> Tensor:
 
 def bent_ends_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
     """Differentiate ``bent_ends`` by both ends and the pair, given the gradient, [E, F]."""
-    slopes, row = _zeros_like(call.inputs), grad.new_empty(1, grad.shape[1])
-    numba_passes.run_loop("bent_ends_slopes", *_given_ends(call), grad, tuple(slopes), row)
+    slopes = [*_zeros_like(call.inputs[:2]), _empty_like(call.inputs[2])]
+    rows = grad.new_empty(2, grad.shape[1])
+    numba_passes.run_loop("bent_ends_slopes", *_given_ends(call), grad, tuple(slopes), rows)
     return slopes
 
 
@@ -57,24 +61,29 @@ def _flatten(parameters: Inputs) -> tuple[Tensor, ...]:
     return (bias, *gate) if gate else (bias, torch.zeros_like(bias), bias[:0])
 
 
+def _new_block(like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return space for rows and sums of a block of edges that stays in the first cache."""
+    return like.new_empty(BLOCK, like.shape[1]), like.new_empty(3, BLOCK)
+
+
 def gated_sum(call: EdgeCall) -> Tensor:
     """Sum gated messages, see ``edge_functions.gated_linear_sum``."""
     product, weights, *parameters = call.inputs
     nodes, width = call.links.num_nodes, product.shape[1]
-    out, row = product.new_zeros(nodes, width), product.new_empty(1, width)
+    out = product.new_zeros(nodes, width)
     given = (product, _flatten(parameters), weights, call.links.receiver)
-    numba_passes.run_loop("gated_sum", *given, out, row)
+    numba_passes.run_loop("gated_sum", *given, out, *_new_block(product))
     return out
 
 
 def gated_sum_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
     """Differentiate ``gated_sum`` by all inputs, given the gradient, [N, F]."""
     product, weights, *parameters = call.inputs
-    to_product, rows = _empty_like(product), grad.new_empty(2, grad.shape[1])
+    to_product = _empty_like(product)
     to_weights, *to_parameters = _zeros_like(call.inputs[1:])
-    given = (product, _flatten(parameters), weights, call.links.receiver, grad)
-    results = (to_product, _flatten(to_parameters), to_weights)
-    numba_passes.run_loop("gated_sum_slopes", *given, *results, rows)
+    given = ((product, weights, grad), _flatten(parameters), call.links.receiver)
+    results = ((to_product, to_weights), _flatten(to_parameters))
+    numba_passes.run_loop("gated_sum_slopes", *given, *results, *_new_block(grad))
     return [to_product, to_weights, *to_parameters]
 
 
@@ -127,9 +136,31 @@ def product_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     return slopes
 
 
+def soft_rows(call: EdgeCall) -> Tensor:
+    """Apply the shifted softplus, see ``edge_functions.soften_rows``."""
+    out = _empty_like(call.inputs[0])
+    numba_passes.run_loop("soft_rows", *call.inputs, out)
+    return out
+
+
+def soft_rows_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``soft_rows``, given the gradient, [P, F]."""
+    slope = _empty_like(grad)
+    numba_passes.run_loop("soft_rows_slopes", *call.inputs, grad, slope)
+    return [slope]
+
+
+def soft_rows_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``soft_rows_slopes``, given its gradient and that of its result."""
+    slopes = [_empty_like(each) for each in (*call.inputs, grads[0])]
+    numba_passes.run_loop("soft_rows_curvature", *call.inputs, *grads, *slopes)
+    return slopes
+
+
 EDGE_LOOPS: dict[str, EdgeLoops] = {
     "bent_ends": EdgeLoops(bent_ends, bent_ends_slopes, bent_ends_curvature, (0, 1, 2)),
     "gated_sum": EdgeLoops(gated_sum, gated_sum_slopes, gated_sum_curvature, (0, 1)),
     "product_sum": EdgeLoops(product_sum, product_sum_slopes, product_sum_curvature, (0, 1, 2, 3)),
+    "soft_rows": EdgeLoops(soft_rows, soft_rows_slopes, soft_rows_curvature, (0,)),
 }
 """Implementation of each function."""

@@ -232,16 +232,18 @@ def _attended_by_edge(received: Array, sent: Array, filters: Array, ends: Ends, 
     pairs, rows, (sender, receiver) = filters.shape[0], out.shape[0], ends
     for q in range(rows):
         for h in range(out.shape[1]):
-            total = out.dtype.type(0)
-            for e in range(q, sender.shape[0], rows):
-                j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+            out[q, h] = 0.0
+        for e in range(q, sender.shape[0], rows):
+            j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+            for h in range(out.shape[1]):
+                total = out.dtype.type(0)
                 if pairs:
                     for f in range(sent.shape[2]):
                         total += received[i, h, f] * sent[j, h, f] * filters[p, h, f]
                 else:
                     for f in range(sent.shape[2]):
                         total += received[i, h, f] * sent[j, h, f]
-            out[q, h] = total
+                out[q, h] += total
 
 
 def _message(factors: Factors, ends: tuple[int, int], p: int, row: Array) -> None:
@@ -350,10 +352,108 @@ def _message_slopes(
         to_sent[j, f] += row[f]
 
 
+def _message_change(
+    factors: Factors, seconds: Factors, ends: tuple[int, int], p: int, rows: Array
+) -> None:
+    """Fill rows with the message of an edge, its change, and both before they are filtered.
+
+    ``seconds`` are the changes of the factors.
+    """
+    (received, sent, measured, filters), (j, i) = factors, ends
+    received_change, sent_change, measured_change, filters_change = seconds
+    for f in range(rows.shape[1]):
+        rows[2, f] = received[i, f] + sent[j, f]
+        rows[3, f] = received_change[i, f] + sent_change[j, f]
+    if measured.shape[0]:
+        for f in range(rows.shape[1]):
+            rows[2, f] += measured[p, f]
+            rows[3, f] += measured_change[p, f]
+    for f in range(rows.shape[1]):
+        rows[0, f] = rows[2, f]
+        rows[1, f] = rows[3, f]
+    if filters.shape[0]:
+        for f in range(rows.shape[1]):
+            rows[0, f] *= filters[p, f]
+            rows[1, f] = rows[3, f] * filters[p, f] + rows[2, f] * filters_change[p, f]
+
+
+def _aggregate_curvature(
+    factors: Factors,
+    weights: tuple[Array, Array],
+    ends: Ends,
+    reached: tuple[Array, Array],
+    seconds: Factors,
+    to_factors: Factors,
+    to_weights: Array,
+    to_slopes: Array,
+    rows: Array,
+) -> None:
+    """Differentiate ``_aggregate_slopes``, pair by pair; all sums begin with 0; four rows.
+
+    ``seconds`` are the gradients of what it gives to the factors; the second of ``weights`` is that
+    of what it gives to the first. ``to_slopes``, [N, 4, F], is for the second of ``reached``.
+    """
+    (sender, receiver), (extremes, slopes) = ends, reached
+    pairs, zero = to_weights.shape[0], rows.dtype.type(0)
+    for p in range(pairs):
+        weight, late, total = weights[0][p, 0], weights[1][p, 0], zero
+        for e in range(p, sender.shape[0], pairs):
+            j, i = sender[e], receiver[e]
+            message_change(factors, seconds, (j, i), p, rows)
+            for f in range(rows.shape[1]):
+                message, change = rows[0, f], rows[1, f]
+                largest = weight * message == extremes[i, 0, f]
+                smallest = weight * message == extremes[i, 1, f]
+                moved, twice = weight * change + late * message, slopes[i, 1, f] + slopes[i, 1, f]
+                to_slopes[i, 0, f] += moved
+                to_slopes[i, 1, f] += message * (moved + weight * change)
+                to_slopes[i, 2, f] += moved if largest else zero
+                to_slopes[i, 3, f] += moved if smallest else zero
+                slope = slopes[i, 0, f] + twice * message
+                slope += slopes[i, 2, f] if largest else zero
+                slope += slopes[i, 3, f] if smallest else zero
+                total += slope * change
+                rows[0, f] = weight * twice * change + late * slope
+                rows[1, f] = weight * slope
+            add_message_curvature(factors, seconds, to_factors, (j, i), p, rows)
+        to_weights[p, 0] = total
+
+
+def _message_curvature(
+    factors: Factors,
+    seconds: Factors,
+    to_factors: Factors,
+    ends: tuple[int, int],
+    p: int,
+    rows: Array,
+) -> None:
+    """Add what the gradients of a message and of its change give to the factors.
+
+    ``rows``: both gradients, the first of which is changed, and the last rows of
+    ``_message_change``.
+    """
+    (_, _, measured, filters), (_, _, _, filters_change), (j, i) = factors, seconds, ends
+    to_received, to_sent, to_measured, to_filters = to_factors
+    if filters.shape[0]:
+        for f in range(rows.shape[1]):
+            to_filters[p, f] += rows[0, f] * rows[2, f] + rows[1, f] * rows[3, f]
+            rows[0, f] = rows[0, f] * filters[p, f] + rows[1, f] * filters_change[p, f]
+    if measured.shape[0]:
+        for f in range(rows.shape[1]):
+            to_measured[p, f] += rows[0, f]
+    for f in range(rows.shape[1]):
+        to_received[i, f] += rows[0, f]
+        to_sent[j, f] += rows[0, f]
+
+
 make_message: Any = register_jitable(_message)
 """``_message`` as a part of compiled loops."""
 add_message_slopes: Any = register_jitable(_message_slopes)
 """``_message_slopes`` as a part of compiled loops."""
+message_change: Any = register_jitable(_message_change)
+"""``_message_change`` as a part of compiled loops."""
+add_message_curvature: Any = register_jitable(_message_curvature)
+"""``_message_curvature`` as a part of compiled loops."""
 
 
 LOOPS: dict[str, tuple[Callable[..., None], str]] = {
@@ -368,10 +468,11 @@ LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "attended_by_edge": (_attended_by_edge, "3 3 3 ii 2"),
     "aggregate": (_aggregate, "2222 2 iii 333 1"),
     "aggregate_slopes": (_aggregate_slopes, "2222 2 ii 33 2222 2 1"),
+    "aggregate_curvature": (_aggregate_curvature, "2222 22 ii 33 2222 2222 2 3 2"),
 }
 """Loop and its signature by name: one word per argument, several letters for a tuple. A digit is an
 array of floats with that many dimensions, ``i`` one of indices."""
 
-EXACT = ("aggregate", "aggregate_slopes")
+EXACT = ("aggregate", "aggregate_slopes", "aggregate_curvature")
 """Loops whose products are rounded one by one: a message that is made again must have the same bits
 to be recognized as the largest."""

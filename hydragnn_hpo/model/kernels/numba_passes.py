@@ -120,11 +120,11 @@ def run_loop(name: str, *inputs: Tensor | tuple[Tensor, ...]) -> None:
         for each in inputs
     ]
     last: Any = arrays[-1]
-    compile_loop(name, last.dtype.name)(*arrays)
+    compile_loop(name, "float32" if last.itemsize == 4 else "float64")(*arrays)
 
 
 def _as_array(tensor: Tensor) -> Any:
-    return tensor.detach().contiguous().numpy()
+    return (tensor.detach() if tensor.requires_grad else tensor).contiguous().numpy()
 
 
 def filtered_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:

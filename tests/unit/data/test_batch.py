@@ -211,6 +211,16 @@ def test_graphs_of_a_batch_stand_one_after_the_other():
     check(edge_index, shift, 8)
 
 
+def test_pairs_of_a_batch_with_more_nodes_than_16_bits_count_are_the_same():
+    edge_index, shift, _ = neighbours(9, SMALL, 4.0)
+    places = np.arange(9) * 65_521 + 65_530
+    assert (np.diff(places % 65_536) < 0).all(), "the last bits have another order"
+
+    few, many = pair_edges(edge_index, shift, 9), pair_edges(places[edge_index], shift, 600_000)
+
+    np.testing.assert_array_equal(many.layout, few.layout)
+
+
 def test_no_edges_are_no_pairs_of_none():
     for nodes in (3, 0):
         layout, order, num_lone = pair_edges(np.zeros((2, 0), np.int64), np.zeros((0, 3)), nodes)

@@ -17,6 +17,7 @@ from hydragnn_hpo.model.kernels.edge_functions import (
     activate_ends,
     gated_linear_sum,
     gated_product_sum,
+    soften_rows,
 )
 from hydragnn_hpo.model.kernels.numba_edge_functions import EDGE_LOOPS
 
@@ -93,6 +94,7 @@ CASES = {
         lambda *given: looped_products(*given, F.silu),
         [*DOUBLE, (P, 1)],
     ),
+    "soft": (soften_rows, lambda rows, links: torch.log(0.5 + 0.5 * rows.exp()), [(P, WIDTH)]),
 }
 """Function, the same by a loop over edges, and shapes of its inputs."""
 SMOOTH = {"gated": 2, "no gate": 2}

@@ -204,7 +204,7 @@ def test_aggregates_equal_torch_and_a_loop(conv, paired, like, loops):
     expected = all_of_aggregates(inputs, links, "eager")
     assert not loops
     values = all_of_aggregates(inputs, links, "numba")
-    assert set(loops) == {"aggregate", "aggregate_slopes"}
+    assert set(loops) == {"aggregate", "aggregate_slopes", "aggregate_curvature"}
     assert all(torch.equal(a, b) for a, b in zip(values[:4], expected[:4], strict=True))
     for each, wanted in zip(values, expected, strict=True):
         scale = float(wanted.detach().abs().max())
@@ -241,14 +241,27 @@ def test_an_input_of_aggregates_may_depend_on_another():
     torch.testing.assert_close(first, again, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("forces", [False, True])
-def test_training_on_forces_aggregates_by_torch(forces, make, loops):
-    names = ("energy", "forces") if forces else ("energy",)
-    net = make.net({name: {} for name in names}, conv="pna", kernels="numba").train()
-    net(make.batch(make.graph(*make.atoms(1))))
-    assert bool(loops) != forces
-    net.eval()(make.batch(make.graph(*make.atoms(1))))
-    assert loops
+def test_training_on_forces_aggregates_by_loops(make, loops):
+    net = make.net({"energy": {}, "forces": {}}, conv="pna", kernels="numba").train()
+    made = net(make.batch(make.graph(*make.atoms(3)))).values()
+    sum(each.square().sum() for each in made).backward()
+    assert set(loops) == {"aggregate", "aggregate_slopes", "aggregate_curvature"}
+
+
+def test_third_derivatives_of_aggregates_equal_those_of_torch():
+    links, rows = random_links(8, paired="some")
+    inputs = factors_of("pnaplus", links, rows)
+    thirds = []
+    for kernels in ("eager", "numba"):
+        outputs = aggregate_messages(*inputs, replace(links, kernels=kernels))
+        each = sum(output.square().sum() for output in outputs)
+        for _ in range(3):
+            grads = torch.autograd.grad(each, inputs, create_graph=True)
+            each = sum(grad.square().sum() for grad in grads)
+        thirds.append(grads)
+    for third, wanted in zip(*reversed(thirds), strict=True):
+        scale = float(wanted.detach().abs().max())
+        torch.testing.assert_close(third, wanted, rtol=0, atol=1e-12 * scale)
 
 
 def test_aggregates_by_loops_pass_gradcheck():
