@@ -26,6 +26,7 @@ from hydragnn_hpo.model.kernels.eager_edge_functions import (
     EdgeCall,
     EdgeLoops,
     Inputs,
+    Values,
     sum_activated,
 )
 from hydragnn_hpo.model.kernels.passes import usable_kernels
@@ -45,7 +46,8 @@ def activate_ends(
         links: sender and receiver of every edge.
         slope: of the activation far below zero, 0 to 1.
     """
-    return _apply("bent_ends", (received, sent, measured), links, slope)
+    activated: Tensor = _apply("bent_ends", (received, sent, measured), links, slope)
+    return activated
 
 
 def gated_linear_sum(
@@ -66,7 +68,8 @@ def gated_linear_sum(
     parts = () if gate is None else (gate.weight, gate.bias)
     if _use_loops((hidden, weights, last.bias, *parts), links):
         product = F.linear(hidden, last.weight)
-        return _apply("gated_sum", (product, weights, last.bias, *parts), links)
+        total: Tensor = _apply("gated_sum", (product, weights, last.bias, *parts), links)
+        return total
     return sum_activated(last(hidden), weights, parts, links)
 
 
@@ -92,21 +95,50 @@ def gated_product_sum(
         Sums of the receivers, [N, F].
     """
     inputs = (received, sent, measured, weights)
-    return _apply("product_sum", inputs, links, float(activation == "softplus"))
+    total: Tensor = _apply("product_sum", inputs, links, float(activation == "softplus"))
+    return total
+
+
+def update_gated_edges(
+    product: Tensor,
+    nodes: Tensor,
+    weights: Tensor,
+    features: Tensor,
+    norm: nn.LayerNorm | None,
+    links: Links,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Sum ``g_ij = weight * sigmoid(m_ij)`` and ``g_ij v_j``; add ``silu(norm(m_ij))`` to edges.
+
+    Args:
+        product: of the edges, [E, F].
+        nodes: r, s and v of the nodes, [N, 3 F]: ``m_ij = product_ij + r_i + s_j``.
+        weights: of the pairs, [P, 1].
+        features: of the edges, [E, F].
+        norm: layer norm of F features; None where no later layer reads the edges.
+        links: sender and receiver of every edge.
+
+    Returns:
+        Sums of ``g v`` and of ``g`` at the receivers, [N, F] each, and the new features of the
+        edges, [E, F]; None where no later layer reads them.
+    """
+    absent = product.new_empty(0, product.shape[1])
+    rest = (absent, absent[:, 0], absent[:, 0]) if norm is None else (features, *norm.parameters())
+    gated, gates, updated = _apply("gated_edges", (product, nodes, weights, *rest), links)
+    return gated, gates, None if norm is None else updated
 
 
 def _use_loops(inputs: Inputs, links: Links) -> bool:
     return usable_kernels(links.kernels, inputs) == "numba"
 
 
-def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Tensor:
+def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Any:
+    """Return the value of a function, or its values, by loops where these can run."""
     if not _use_loops(inputs, links):
         return EAGER_FUNCTIONS[name](EdgeCall(inputs, links, option))
     with without_autocast(inputs[0]):
-        result: Tensor = _Value.apply(  # type: ignore[no-untyped-call]
+        return _Value.apply(  # type: ignore[no-untyped-call]
             name, option, *inputs, *links.arrays
         )
-    return result
 
 
 def _find_loops(name: str) -> EdgeLoops:
@@ -125,7 +157,7 @@ class _Value(Function):
     """A function of edges by compiled loops."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, option: float, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, name: str, option: float, *tensors: Tensor) -> Values:
         """Compute the function.
 
         Args:
@@ -135,26 +167,26 @@ class _Value(Function):
             tensors: inputs, then the six tensors of ``Links.arrays``.
 
         Returns:
-            The value.
+            The value, or all values.
         """
         ctx.save_for_backward(*tensors)
         ctx.plan = (name, option)
         return _find_loops(name).value(_make_call(tensors, option))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
+    def backward(ctx: Any, *grads: Tensor) -> Gradients:
         (name, option), saved = ctx.plan, ctx.saved_tensors
-        with without_autocast(grad):
+        with without_autocast(grads[0]):
             if torch.is_grad_enabled():
                 slopes = _Slopes.apply(  # type: ignore[no-untyped-call]
-                    name, option, *saved[:-6], grad, *saved[-6:]
+                    name, option, len(grads), *saved[:-6], *grads, *saved[-6:]
                 )
             else:
-                slopes = _find_loops(name).slopes(_make_call(saved, option), grad)
+                slopes = _find_loops(name).slopes(_make_call(saved, option), *grads)
         return None, None, *_choose(slopes, ctx.needs_input_grad[2:-6]), *[None] * 6
 
 
-def _choose(slopes: Sequence[Tensor], needed: Sequence[bool]) -> Gradients:
+def _choose(slopes: Sequence[Tensor | None], needed: Sequence[bool]) -> Gradients:
     """Return the slopes that are needed, and None for others."""
     return tuple(slope if need else None for slope, need in zip(slopes, needed, strict=True))
 
@@ -163,56 +195,62 @@ class _Slopes(Function):
     """Gradients of a function of edges by compiled loops."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, option: float, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, name: str, option: float, values: int, *tensors: Tensor
+    ) -> tuple[Tensor | None, ...]:
         """Compute the gradients of all inputs of a function.
 
         Args:
             ctx: keeps the inputs for ``backward``.
             name: of the function.
             option: see ``EdgeCall``.
-            tensors: inputs, the gradient of the value, then the six tensors of ``Links.arrays``.
+            values: number of its values.
+            tensors: inputs, the gradient of each value, then the six tensors of ``Links.arrays``.
 
         Returns:
             As many tensors as there are inputs.
         """
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        ctx.plan = (name, option)
-        call = _make_call((*tensors[:-7], *tensors[-6:]), option)
-        return tuple(_find_loops(name).slopes(call, tensors[-7]))
+        ctx.plan = (name, option, values)
+        inputs, grads = tensors[: -6 - values], tensors[-6 - values : -6]
+        call = _make_call((*inputs, *tensors[-6:]), option)
+        return tuple(_find_loops(name).slopes(call, *grads))
 
     @staticmethod
     def backward(ctx: Any, *seconds: Tensor | None) -> Gradients:
-        (name, option), saved = ctx.plan, ctx.saved_tensors
-        call, grad = _make_call((*saved[:-7], *saved[-6:]), option), saved[-7]
+        (name, option, values), saved = ctx.plan, ctx.saved_tensors
+        call = _make_call((*saved[: -6 - values], *saved[-6:]), option)
+        grads = saved[-6 - values : -6]
         loops = _find_loops(name)
         known = all(each is None or k in loops.smooth for k, each in enumerate(seconds))
-        slopes: Sequence[Tensor]
-        with without_autocast(grad):
+        slopes: Sequence[Tensor | None]
+        with without_autocast(grads[0]):
             if known and not torch.is_grad_enabled():
                 given = [(seconds[k], call.inputs[k]) for k in loops.smooth]
                 whole = [torch.zeros_like(x) if each is None else each for each, x in given]
-                slopes = loops.curvature(call, (grad, *whole))
+                slopes = loops.curvature(call, (*grads, *whole))
             else:
-                slopes = _differentiate_eagerly(name, call, (grad, *seconds))
-        return None, None, *_choose(slopes, ctx.needs_input_grad[2:-6]), *[None] * 6
+                slopes = _differentiate_eagerly(name, call, grads, seconds)
+        return None, None, None, *_choose(slopes, ctx.needs_input_grad[3:-6]), *[None] * 6
 
 
 def _differentiate_eagerly(
-    name: str, call: EdgeCall, grads: Sequence[Tensor | None]
+    name: str, call: EdgeCall, grads: Inputs, seconds: Sequence[Tensor | None]
 ) -> Sequence[Tensor]:
     """Differentiate slopes by torch's operations.
 
     Args:
         name: of the function.
         call: its inputs, links and option.
-        grads: the gradient of the value, then those of the slopes; None for 0.
+        grads: the gradient of each value.
+        seconds: the gradients of the slopes; None for 0.
 
     Returns:
-        Gradients of the inputs and of the gradient of the value; they can be differentiated again
-        where gradients are on.
+        Gradients of the inputs and of ``grads``; they can be differentiated again where gradients
+        are on.
     """
-    again, seconds = torch.is_grad_enabled(), grads[1:]
+    again = torch.is_grad_enabled()
 
     def alias(tensor: Any) -> Tensor:
         """Make an input that depends on no other one, as features of a layer do on weights."""
@@ -220,13 +258,15 @@ def _differentiate_eagerly(
         return same if same.requires_grad else same.requires_grad_()
 
     with torch.enable_grad():
-        *inputs, grad = map(alias, (*call.inputs, grads[0]))
-        value = EAGER_FUNCTIONS[name](call._replace(inputs=inputs))
-        first = torch.autograd.grad(value, inputs, grad, create_graph=True, materialize_grads=True)
+        inputs, grads = [alias(each) for each in call.inputs], [alias(each) for each in grads]
+        values = EAGER_FUNCTIONS[name](call._replace(inputs=inputs))
+        first = torch.autograd.grad(
+            values, inputs, grads, create_graph=True, materialize_grads=True
+        )
         known = [k for k, each in enumerate(seconds) if each is not None and first[k].requires_grad]
         return torch.autograd.grad(
             [first[k] for k in known],
-            (*inputs, grad),
+            (*inputs, *grads),
             [seconds[k] for k in known],
             create_graph=again,
             materialize_grads=True,
