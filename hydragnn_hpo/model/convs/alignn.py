@@ -3,30 +3,20 @@
 Shapes: N nodes, E edges, F features. In a line graph bonds are the nodes and triplets the edges.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.angular import AlignnOptions, keeps_angles, sees_angles
 from hydragnn_hpo.model.edges import Edges, envelope
-from hydragnn_hpo.model.kernels.passes import filtered_sum
+from hydragnn_hpo.model.kernels.eager_gates import silu_of_norm
+from hydragnn_hpo.model.kernels.edge_functions import update_gated_edges
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.scatter import (
-    Gradients,
-    Links,
-    apply_function,
-    gather_nodes,
-    sum_ends,
-    sum_messages,
-)
+from hydragnn_hpo.model.scatter import Links, gather_nodes
 from hydragnn_hpo.model.triplets import find_triplets, legendre
-
-EPSILON = 1e-5
-"""Added to variances, as torch's layer norms do by default."""
 
 
 class EdgeGatedConv(nn.Module):
@@ -61,105 +51,18 @@ class EdgeGatedConv(nn.Module):
             links: sender and receiver of every edge.
 
         Returns:
-            Change of the nodes, [N, F], and of the edges, [E, F]; None where no later layer reads
-            the edges.
+            Change of the nodes, [N, F], and the new features of the edges, [E, F]; None where no
+            later layer reads these.
         """
-        joint = sum_ends(self.receive(nodes), self.send(nodes), None, links).add_(
-            self.gate(edge_features)
+        maps = [self.receive, self.send, self.value]
+        matrix, bias = torch.cat([each.weight for each in maps]), self.receive.bias
+        ends = F.linear(nodes, matrix, F.pad(bias, (0, 2 * bias.shape[0])))
+        gated, gates, features = update_gated_edges(
+            self.gate(edge_features), ends, weight, edge_features, self.edge_norm, links
         )
-        message = gated_mean(self.value(nodes), joint, weight, links)
+        message = gated / (1.0 + gates)
         change = silu_of_norm(self.own(nodes) + message, self.norm.weight, self.norm.bias)
-        if self.edge_norm is None:
-            return change, None
-        return change, silu_of_norm(joint, self.edge_norm.weight, self.edge_norm.bias)
-
-
-def gated_mean(values: Tensor, joint: Tensor, weight: Tensor, links: Links) -> Tensor:
-    """Return ``sum_j w_ij sigmoid(m_ij) v_j / (1 + sum_j w_ij sigmoid(m_ij))``, [N, F].
-
-    Args:
-        values: values ``v`` of the nodes, [N, F].
-        joint: gate inputs ``m`` of the edges, [E, F].
-        weight: envelopes ``w`` of the edges, [E, 1].
-        links: sender and receiver of every edge.
-    """
-    gates = apply_function(_Gates, joint, weight)
-    return filtered_sum(values, gates, links) / (1.0 + sum_messages(gates, links))
-
-
-def silu_of_norm(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Normalise each row and apply SiLU, saving only the rows for the backward pass.
-
-    Args:
-        rows: [n, F].
-        weight: scale of the layer norm, [F].
-        bias: shift of the layer norm, [F].
-
-    Returns:
-        [n, F].
-    """
-    return apply_function(_SiluOfNorm, rows, weight, bias)
-
-
-class _Gates(Function):
-    """``sigmoid(gate_inputs) * weight``; saves only its inputs, which the edges' norm shares."""
-
-    @staticmethod
-    def forward(ctx: Any, gate_inputs: Tensor, weight: Tensor) -> Tensor:
-        """Multiply the sigmoid of the gate inputs by the envelopes.
-
-        Args:
-            ctx: keeps the inputs for ``backward``.
-            gate_inputs: [E, F].
-            weight: envelope of the edges, [E, 1].
-
-        Returns:
-            [E, F].
-        """
-        ctx.save_for_backward(gate_inputs, weight)
-        return gate_inputs.sigmoid().mul_(weight)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
-        gate_inputs, weight = ctx.saved_tensors
-        gates = gate_inputs.sigmoid()
-        to_weight = (grad * gates).sum(1, keepdim=True) if ctx.needs_input_grad[1] else None
-        return torch.ops.aten.sigmoid_backward(grad * weight, gates), to_weight
-
-
-class _SiluOfNorm(Function):
-    """SiLU of a layer norm; saves the rows and recomputes the rest."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Normalise each row and apply SiLU.
-
-        Args:
-            ctx: keeps the inputs for ``backward``.
-            rows: [n, F].
-            weight: scale of the layer norm, [F].
-            bias: shift of the layer norm, [F].
-
-        Returns:
-            [n, F].
-        """
-        normal, mean, scale = torch.native_layer_norm(rows, weight.shape, weight, bias, EPSILON)
-        ctx.save_for_backward(rows, weight, bias, mean, scale)
-        return F.silu(normal, inplace=True)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
-        rows, weight, bias, mean, scale = ctx.saved_tensors
-        normal = F.layer_norm(rows, weight.shape, weight, bias, EPSILON)
-        if torch.is_grad_enabled():
-            half = normal.sigmoid()
-            before = grad * half * (1.0 + normal * (1.0 - half))
-        else:
-            before = torch.ops.aten.silu_backward(grad, normal)
-        gradients: Gradients = torch.ops.aten.native_layer_norm_backward(
-            before, rows, weight.shape, mean, scale, weight, bias, [True] * 3
-        )
-        return gradients
+        return change, features
 
 
 class AngleState(NamedTuple):
@@ -244,9 +147,9 @@ class AlignnConv(nn.Module):
             assert angles is not None
             change, bent = self.between(bonds, angles.features, angles.weight, angles.links)
             bonds = bonds + change
-            angles = None if bent is None else angles._replace(features=angles.features + bent)
-        change, more = self.along(scalars, bonds, edges.envelope, edges.links)
-        return change, None if more is None else BondState(bonds + more, angles)
+            angles = None if bent is None else angles._replace(features=bent)
+        change, new = self.along(scalars, bonds, edges.envelope, edges.links)
+        return change, None if new is None else BondState(new, angles)
 
     def _initial_state(self, edges: Edges) -> BondState:
         """Expand lengths into bond features and cosines into angle features."""

@@ -170,7 +170,7 @@ class _AggregateSlopes(Function):
         slopes: Sequence[Tensor]
         if torch.is_grad_enabled():
             call = EdgeCall(inputs, Links(*tensors[8:]), 0.0)
-            slopes = differentiate_eagerly(_stack_aggregates, call, (grad, *seconds))
+            slopes = differentiate_eagerly(_stack_aggregates, call, (grad,), seconds)
         else:
             reached = _reach(grad, extremes, shares)
             slopes = _curvature_by_numba(inputs, tensors[8:10], reached, seconds)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from hydragnn_hpo.model.kernels.eager_gates import gate_edges
 from hydragnn_hpo.model.layers import ShiftedSoftplus
 from hydragnn_hpo.model.scatter import (
     Gradients,
@@ -23,6 +24,9 @@ from hydragnn_hpo.model.scatter import (
 
 Inputs = Sequence[Tensor]
 """Tensors in the order in which a function takes them."""
+
+Values = Tensor | tuple[Tensor, ...]
+"""What a function has as its value, or values."""
 
 
 class EdgeCall(NamedTuple):
@@ -39,13 +43,13 @@ class EdgeCall(NamedTuple):
 class EdgeLoops(NamedTuple):
     """A function of edges by compiled loops."""
 
-    value: Callable[[EdgeCall], Tensor]
+    value: Callable[[EdgeCall], Values]
     """Compute the function."""
-    slopes: Callable[[EdgeCall, Tensor], list[Tensor]]
-    """Compute the gradients of all inputs, given that of the value."""
-    curvature: Callable[[EdgeCall, Inputs], list[Tensor]]
-    """Compute the gradients of all inputs and of the gradient of the value, given the latter and
-    the gradients of the slopes of ``smooth`` inputs."""
+    slopes: Callable[..., Sequence[Tensor | None]]
+    """Compute the gradients of all inputs, given the call and the gradient of each value."""
+    curvature: Callable[[EdgeCall, Inputs], Sequence[Tensor | None]]
+    """Compute the gradients of all inputs and of the gradients of the values, given the latter and
+    the gradients of the slopes of ``smooth`` inputs; None for 0."""
     smooth: tuple[int, ...]
     """Inputs whose slopes the curvature knows gradients of."""
 
@@ -133,7 +137,8 @@ def soften_rows(call: EdgeCall) -> Tensor:
     return softened
 
 
-EAGER_FUNCTIONS: dict[str, Callable[[EdgeCall], Tensor]] = {
+EAGER_FUNCTIONS: dict[str, Callable[[EdgeCall], Values]] = {
+    "gated_edges": lambda call: gate_edges(call.inputs, call.links),
     "bent_ends": activate_ends,
     "gated_sum": sum_gated,
     "product_sum": sum_products,

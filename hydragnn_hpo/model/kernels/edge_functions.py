@@ -26,6 +26,7 @@ from hydragnn_hpo.model.kernels.eager_edge_functions import (
     EdgeCall,
     EdgeLoops,
     Inputs,
+    Values,
     sum_activated,
 )
 from hydragnn_hpo.model.kernels.passes import usable_kernels
@@ -45,7 +46,8 @@ def activate_ends(
         links: sender and receiver of every edge.
         slope: of the activation far below zero, 0 to 1.
     """
-    return _apply("bent_ends", (received, sent, measured), links, slope)
+    activated: Tensor = _apply("bent_ends", (received, sent, measured), links, slope)
+    return activated
 
 
 def gated_linear_sum(
@@ -66,7 +68,8 @@ def gated_linear_sum(
     parts = () if gate is None else (gate.weight, gate.bias)
     if usable_kernels(links.kernels, (hidden, weights, last.bias, *parts)) != "eager":
         product = F.linear(hidden, last.weight)
-        return _apply("gated_sum", (product, weights, last.bias, *parts), links)
+        total: Tensor = _apply("gated_sum", (product, weights, last.bias, *parts), links)
+        return total
     return sum_activated(last(hidden), weights, parts, links)
 
 
@@ -92,7 +95,36 @@ def gated_product_sum(
         Sums of the receivers, [N, F].
     """
     inputs = (received, sent, measured, weights)
-    return _apply("product_sum", inputs, links, float(activation == "softplus"))
+    total: Tensor = _apply("product_sum", inputs, links, float(activation == "softplus"))
+    return total
+
+
+def update_gated_edges(
+    product: Tensor,
+    nodes: Tensor,
+    weights: Tensor,
+    features: Tensor,
+    norm: nn.LayerNorm | None,
+    links: Links,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Sum ``g_ij = weight * sigmoid(m_ij)`` and ``g_ij v_j``; add ``silu(norm(m_ij))`` to edges.
+
+    Args:
+        product: of the edges, [E, F].
+        nodes: r, s and v of the nodes, [N, 3 F]: ``m_ij = product_ij + r_i + s_j``.
+        weights: of the pairs, [P, 1].
+        features: of the edges, [E, F].
+        norm: layer norm of F features; None where no later layer reads the edges.
+        links: sender and receiver of every edge.
+
+    Returns:
+        Sums of ``g v`` and of ``g`` at the receivers, [N, F] each, and the new features of the
+        edges, [E, F]; None where no later layer reads them.
+    """
+    absent = product.new_empty(0, product.shape[1])
+    rest = (absent, absent[:, 0], absent[:, 0]) if norm is None else (features, *norm.parameters())
+    gated, gates, updated = _apply("gated_edges", (product, nodes, weights, *rest), links)
+    return gated, gates, None if norm is None else updated
 
 
 def soften_rows(values: Tensor, links: Links) -> Tensor:
@@ -102,18 +134,19 @@ def soften_rows(values: Tensor, links: Links) -> Tensor:
         values: of the pairs, [P, F].
         links: sender and receiver of every edge.
     """
-    return _apply("soft_rows", (values,), links)
+    softened: Tensor = _apply("soft_rows", (values,), links)
+    return softened
 
 
-def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Tensor:
+def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Any:
+    """Return the value of a function, or its values, by loops where these can run."""
     kernels = usable_kernels(links.kernels, inputs)
     if kernels == "eager" or name not in _import_loops(kernels):
         return EAGER_FUNCTIONS[name](EdgeCall(inputs, links, option))
     with without_autocast(inputs[0]):
-        result: Tensor = _Value.apply(  # type: ignore[no-untyped-call]
+        return _Value.apply(  # type: ignore[no-untyped-call]
             name, kernels, option, *inputs, *links.arrays
         )
-    return result
 
 
 def _import_loops(kernels: str) -> dict[str, EdgeLoops]:
@@ -139,7 +172,7 @@ class _Value(Function):
     """A function of edges by compiled loops."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, kernels: str, option: float, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, name: str, kernels: str, option: float, *tensors: Tensor) -> Values:
         """Compute the function.
 
         Args:
@@ -150,26 +183,26 @@ class _Value(Function):
             tensors: inputs, then the six tensors of ``Links.arrays``.
 
         Returns:
-            The value.
+            The value, or all values.
         """
         ctx.save_for_backward(*tensors)
         ctx.plan = (name, kernels, option)
         return _import_loops(kernels)[name].value(_make_call(tensors, option))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
+    def backward(ctx: Any, *grads: Tensor) -> Gradients:
         (name, kernels, option), saved = ctx.plan, ctx.saved_tensors
-        with without_autocast(grad):
+        with without_autocast(grads[0]):
             if torch.is_grad_enabled():
                 slopes = _Slopes.apply(  # type: ignore[no-untyped-call]
-                    name, kernels, option, *saved[:-6], grad, *saved[-6:]
+                    name, kernels, option, len(grads), *saved[:-6], *grads, *saved[-6:]
                 )
             else:
-                slopes = _import_loops(kernels)[name].slopes(_make_call(saved, option), grad)
+                slopes = _import_loops(kernels)[name].slopes(_make_call(saved, option), *grads)
         return None, None, None, *_choose(slopes, ctx.needs_input_grad[3:-6]), *[None] * 6
 
 
-def _choose(slopes: Sequence[Tensor], needed: Sequence[bool]) -> Gradients:
+def _choose(slopes: Sequence[Tensor | None], needed: Sequence[bool]) -> Gradients:
     """Return the slopes that are needed, and None for others."""
     return tuple(slope if need else None for slope, need in zip(slopes, needed, strict=True))
 
@@ -179,8 +212,8 @@ class _Slopes(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, name: str, kernels: str, option: float, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
+        ctx: Any, name: str, kernels: str, option: float, values: int, *tensors: Tensor
+    ) -> tuple[Tensor | None, ...]:
         """Compute the gradients of all inputs of a function.
 
         Args:
@@ -188,49 +221,56 @@ class _Slopes(Function):
             name: of the function.
             kernels: implementation, ``numba`` or ``triton``.
             option: see ``EdgeCall``.
-            tensors: inputs, the gradient of the value, then the six tensors of ``Links.arrays``.
+            values: number of its values.
+            tensors: inputs, the gradient of each value, then the six tensors of ``Links.arrays``.
 
         Returns:
             As many tensors as there are inputs.
         """
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        ctx.plan = (name, kernels, option)
-        call = _make_call((*tensors[:-7], *tensors[-6:]), option)
-        return tuple(_import_loops(kernels)[name].slopes(call, tensors[-7]))
+        ctx.plan = (name, kernels, option, values)
+        inputs, grads = tensors[: -6 - values], tensors[-6 - values : -6]
+        call = _make_call((*inputs, *tensors[-6:]), option)
+        return tuple(_import_loops(kernels)[name].slopes(call, *grads))
 
     @staticmethod
     def backward(ctx: Any, *seconds: Tensor | None) -> Gradients:
-        (name, kernels, option), saved = ctx.plan, ctx.saved_tensors
-        call, grad = _make_call((*saved[:-7], *saved[-6:]), option), saved[-7]
+        (name, kernels, option, values), saved = ctx.plan, ctx.saved_tensors
+        call = _make_call((*saved[: -6 - values], *saved[-6:]), option)
+        grads = saved[-6 - values : -6]
         loops = _import_loops(kernels)[name]
         known = all(each is None or k in loops.smooth for k, each in enumerate(seconds))
-        slopes: Sequence[Tensor]
-        with without_autocast(grad):
+        slopes: Sequence[Tensor | None]
+        with without_autocast(grads[0]):
             if known and not torch.is_grad_enabled():
                 given = [(seconds[k], call.inputs[k]) for k in loops.smooth]
                 whole = [torch.zeros_like(x) if each is None else each for each, x in given]
-                slopes = loops.curvature(call, (grad, *whole))
+                slopes = loops.curvature(call, (*grads, *whole))
             else:
-                slopes = differentiate_eagerly(EAGER_FUNCTIONS[name], call, (grad, *seconds))
-        return None, None, None, *_choose(slopes, ctx.needs_input_grad[3:-6]), *[None] * 6
+                slopes = differentiate_eagerly(EAGER_FUNCTIONS[name], call, grads, seconds)
+        return None, None, None, None, *_choose(slopes, ctx.needs_input_grad[4:-6]), *[None] * 6
 
 
 def differentiate_eagerly(
-    function: Callable[[EdgeCall], Tensor], call: EdgeCall, grads: Sequence[Tensor | None]
+    function: Callable[[EdgeCall], Values],
+    call: EdgeCall,
+    grads: Inputs,
+    seconds: Sequence[Tensor | None],
 ) -> Sequence[Tensor]:
     """Differentiate slopes by torch's operations.
 
     Args:
         function: by torch's operations.
         call: its inputs, links and option.
-        grads: the gradient of the value, then those of the slopes; None for 0.
+        grads: the gradient of each value.
+        seconds: the gradients of the slopes; None for 0.
 
     Returns:
-        Gradients of the inputs and of the gradient of the value; they can be differentiated again
-        where gradients are on.
+        Gradients of the inputs and of ``grads``; they can be differentiated again where gradients
+        are on.
     """
-    again, seconds = torch.is_grad_enabled(), grads[1:]
+    again = torch.is_grad_enabled()
 
     def alias(tensor: Any) -> Tensor:
         """Make an input that depends on no other one, as features of a layer do on weights."""
@@ -238,13 +278,15 @@ def differentiate_eagerly(
         return same if same.requires_grad else same.requires_grad_()
 
     with torch.enable_grad():
-        *inputs, grad = map(alias, (*call.inputs, grads[0]))
-        value = function(call._replace(inputs=inputs))
-        first = torch.autograd.grad(value, inputs, grad, create_graph=True, materialize_grads=True)
+        inputs, grads = [alias(each) for each in call.inputs], [alias(each) for each in grads]
+        values = function(call._replace(inputs=inputs))
+        first = torch.autograd.grad(
+            values, inputs, grads, create_graph=True, materialize_grads=True
+        )
         known = [k for k, each in enumerate(seconds) if each is not None and first[k].requires_grad]
         return torch.autograd.grad(
             [first[k] for k in known],
-            (*inputs, grad),
+            (*inputs, *grads),
             [seconds[k] for k in known],
             create_graph=again,
             materialize_grads=True,

@@ -157,7 +157,59 @@ def soft_rows_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     return slopes
 
 
+def _given_gates(
+    call: EdgeCall,
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return product, nodes, weights, ends and norm, the first arguments of the loops of gates."""
+    product, nodes, weights, _, *norm = call.inputs
+    ends = (call.links.sender, call.links.receiver)
+    return product, _in_thirds(nodes), weights, ends, tuple(norm)
+
+
+def _in_thirds(nodes: Tensor) -> Tensor:
+    """View what nodes receive by, send by, and send, [N, 3 F], as [N, 3, F]."""
+    return nodes.reshape(nodes.shape[0], 3, nodes.shape[1] // 3)
+
+
+def gated_edges(call: EdgeCall) -> tuple[Tensor, ...]:
+    """Sum gated values and gates, and update edges, see ``edge_functions.update_gated_edges``.
+
+    Returns:
+        Both sums, [N, F] each, and the new features of the edges.
+    """
+    product, nodes, _, features, *_ = call.inputs
+    sums = product.new_zeros(2, nodes.shape[0], product.shape[1]).unbind()
+    updated, rows = _empty_like(features), product.new_empty(2, product.shape[1])
+    numba_passes.run_loop("gated_edges", *_given_gates(call), features, sums, updated, rows)
+    return *sums, updated
+
+
+def gated_edges_slopes(call: EdgeCall, *grads: Tensor) -> list[Tensor | None]:
+    """Differentiate ``gated_edges`` by all inputs, given the gradients of both sums and edges."""
+    product, nodes, weights, _, *norm = call.inputs
+    to_product, rows = _empty_like(product), product.new_empty(4, product.shape[1])
+    to_nodes, to_weights, *to_norm = _zeros_like((nodes, weights, *norm))
+    results = (to_product, _in_thirds(to_nodes), to_weights, tuple(to_norm))
+    numba_passes.run_loop("gated_edges_slopes", *_given_gates(call), grads, *results, rows)
+    return [to_product, to_nodes, to_weights, grads[2], *to_norm]
+
+
+def gated_edges_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor | None]:
+    """Differentiate ``gated_edges_slopes``, given its gradients and those of its first results."""
+    product, values, weights, ends, norm = _given_gates(call)
+    second_product, second_nodes, *seconds = grads[3:]
+    to_product, rows = _empty_like(product), product.new_empty(10, product.shape[1])
+    to_nodes, to_weights, *rest = _zeros_like((call.inputs[1], weights, *norm, *grads[:2]))
+    to_norm, to_grads = tuple(rest[:2]), (*rest[2:], _empty_like(grads[2]))
+    given = ((values, _in_thirds(second_nodes)), weights, ends, norm, tuple(grads[:3]))
+    results = ((to_product, to_weights), _in_thirds(to_nodes), to_norm, to_grads)
+    second_edges = (second_product, *seconds)
+    numba_passes.run_loop("gated_edges_curvature", product, *given, second_edges, *results, rows)
+    return [to_product, to_nodes, to_weights, None, *to_norm, *to_grads]
+
+
 EDGE_LOOPS: dict[str, EdgeLoops] = {
+    "gated_edges": EdgeLoops(gated_edges, gated_edges_slopes, gated_edges_curvature, (0, 1, 2, 3)),
     "bent_ends": EdgeLoops(bent_ends, bent_ends_slopes, bent_ends_curvature, (0, 1, 2)),
     "gated_sum": EdgeLoops(gated_sum, gated_sum_slopes, gated_sum_curvature, (0, 1)),
     "product_sum": EdgeLoops(product_sum, product_sum_slopes, product_sum_curvature, (0, 1, 2, 3)),

@@ -27,12 +27,13 @@ from hydragnn_hpo.files import cache_folder, make_private
 from hydragnn_hpo.model.kernels.coupling_loops import COUPLING_LOOPS
 from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
 from hydragnn_hpo.model.kernels.edge_loops import LOOPS as EDGE_LOOPS
+from hydragnn_hpo.model.kernels.gate_loops import LOOPS as GATE_LOOPS
 from hydragnn_hpo.model.kernels.numba_loops import EXACT
 from hydragnn_hpo.model.kernels.numba_loops import LOOPS as PRODUCT_LOOPS
 
 logger = logging.getLogger(__name__)
 
-LOOPS = {**PRODUCT_LOOPS, **COUPLING_LOOPS, **EDGE_LOOPS}
+LOOPS = {**PRODUCT_LOOPS, **COUPLING_LOOPS, **EDGE_LOOPS, **GATE_LOOPS}
 """All loops and their signatures."""
 
 _FASTMATH = {"contract", "reassoc", "nsz"}

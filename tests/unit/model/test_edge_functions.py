@@ -18,6 +18,7 @@ from hydragnn_hpo.model.kernels.edge_functions import (
     gated_linear_sum,
     gated_product_sum,
     soften_rows,
+    update_gated_edges,
 )
 from hydragnn_hpo.model.kernels.numba_edge_functions import EDGE_LOOPS
 
@@ -69,11 +70,40 @@ def looped_products(received, sent, measured, weights, links, activate):
     return sum_rows(rows, links, received[:, :WIDTH])
 
 
+def looped_update(product, nodes, weights, *rest):
+    *edges, links = rest
+    gates, values, updated = [], [], []
+    for edge, i, j, p in ends_of(links, len(weights)):
+        joint = product[edge] + nodes[i, :WIDTH] + nodes[j, WIDTH : 2 * WIDTH]
+        gates.append(weights[p] * torch.sigmoid(joint))
+        values.append(gates[-1] * nodes[j, 2 * WIDTH :])
+        if edges:
+            features, scale, shift = edges
+            normal = (joint - joint.mean()) / (joint.var(correction=0) + 1e-5).sqrt()
+            normal = scale * normal + shift
+            updated.append(features[edge] + normal * torch.sigmoid(normal))
+    sums = [sum_rows(rows, links, product) for rows in (values, gates)]
+    return (*sums, torch.stack(updated)) if edges else tuple(sums)
+
+
+def update(product, nodes, weights, *rest):
+    """Call ``update_gated_edges`` with the parameters as inputs."""
+    *edges, links = rest
+    norm = nn.LayerNorm(WIDTH) if edges else None
+    if norm is not None:
+        for name, value in zip(("weight", "bias"), edges[1:], strict=True):
+            del norm._parameters[name]
+            norm._parameters[name] = value
+    values = update_gated_edges(product, nodes, weights, edges[0] if edges else None, norm, links)
+    return values if edges else values[:2]
+
+
 N, E, P = "nodes", "edges", "pairs"
 TERMS, DOUBLE = (
     [(N, WIDTH), (N, WIDTH), (P, WIDTH)],
     [(N, 2 * WIDTH), (N, 2 * WIDTH), (P, 2 * WIDTH)],
 )
+GATED = [(E, WIDTH), (N, 3 * WIDTH), (P, 1)]
 LINEAR = [(E, WIDTH), (P, 1), (WIDTH, WIDTH), (WIDTH,)]
 CASES = {
     "ends": (activate_ends, lambda *given: looped_ends(*given, 0.0), TERMS),
@@ -95,9 +125,13 @@ CASES = {
         [*DOUBLE, (P, 1)],
     ),
     "soft": (soften_rows, lambda rows, links: torch.log(0.5 + 0.5 * rows.exp()), [(P, WIDTH)]),
+    "edges": (update, looped_update, [*GATED, (E, WIDTH), (WIDTH,), (WIDTH,)]),
+    "edges stay": (update, looped_update, GATED),
 }
 """Function, the same by a loop over edges, and shapes of its inputs."""
-SMOOTH = {"gated": 2, "no gate": 2}
+VALUES = {"edges": (N, N, E), "edges stay": (N, N)}
+"""What the values belong to where there are several."""
+SMOOTH = {"gated": 2, "no gate": 2, "edges": 4}
 """Number of inputs, the first ones, that depend on positions where not all do."""
 
 
@@ -112,14 +146,20 @@ def draw(case, layout, dtype=torch.float64, scale=1.0):
     ]
 
 
+def first_columns(values, count=2):
+    """Return the first columns of a value, or of all values below each other."""
+    return (torch.cat(values) if isinstance(values, tuple) else values)[:, :count]
+
+
 def differentiate(function, inputs, links, smooth):
-    """Return the value, first derivatives, and those of a function of the first ``smooth``."""
-    value = function(*inputs, links)
-    slope = value.detach().cos()
-    quick = torch.autograd.grad(value, inputs, slope, retain_graph=True)
-    first = torch.autograd.grad(value, inputs[:smooth], slope, create_graph=True)
-    loss = sum(each.square().sum() for each in first) + value.sum()
-    return [value, *quick, *first, *torch.autograd.grad(loss, inputs)]
+    """Return the values, first derivatives, and those of a function of the first ``smooth``."""
+    values = function(*inputs, links)
+    values = values if isinstance(values, tuple) else (values,)
+    slopes = [value.detach().cos() for value in values]
+    quick = torch.autograd.grad(values, inputs, slopes, retain_graph=True)
+    first = torch.autograd.grad(values, inputs[:smooth], slopes, create_graph=True)
+    loss = sum(each.square().sum() for each in (*first, *values))
+    return [*values, *quick, *first, *torch.autograd.grad(loss, inputs)]
 
 
 @pytest.fixture
@@ -180,7 +220,9 @@ def test_loops_pass_gradgradcheck(case):
     smooth = SMOOTH.get(case, len(inputs))
     fixed = [each.detach() for each in inputs[smooth:]]
     assert torch.autograd.gradgradcheck(
-        lambda *given: CASES[case][0](*given, *fixed, links)[:, :2], inputs[:smooth], fast_mode=True
+        lambda *given: first_columns(CASES[case][0](*given, *fixed, links)),
+        inputs[:smooth],
+        fast_mode=True,
     )
 
 
@@ -189,7 +231,7 @@ def test_third_derivatives_are_those_of_torch(case):
     layout, thirds = random_links(4, True, nodes=6), []
     for kernels in ("eager", "numba"):
         inputs, links = draw(case, layout), replace(layout[0], kernels=kernels)
-        order = CASES[case][0](*inputs, links).sin().sum()
+        order = first_columns(CASES[case][0](*inputs, links), WIDTH).sin().sum()
         for _ in range(2):
             slopes = torch.autograd.grad(order, inputs, create_graph=True)
             order = sum(each.square().sum() for each in slopes)
@@ -226,8 +268,13 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another(case):
         differentiate(CASES[case][0], given, replace(each, kernels="numba"), smooth)
         for given, each in ((inputs, links), (doubled, both))
     )
-    value = (E if "ends" in case else N, WIDTH)
-    shapes = [value, *CASES[case][2], *CASES[case][2][:smooth], *CASES[case][2]]
+    values = VALUES.get(case, (E if "ends" in case else N,))
+    shapes = [
+        *((rows, WIDTH) for rows in values),
+        *CASES[case][2],
+        *CASES[case][2][:smooth],
+        *CASES[case][2],
+    ]
     for a, b, shape in zip(alone, together, shapes, strict=True):
         if shape[0] in (N, P, E):
             assert torch.equal(_second_graph(b, shape, rows), a)
