@@ -158,7 +158,19 @@ def test_numba_is_said_not_to_be_used_once(caplog):
 
 @pytest.mark.parametrize(
     "conv",
-    ["schnet", "painn", "pnaeq", "et", "mace", "dimenetpp", "egnn", "cgcnn", "gat"],
+    [
+        "schnet",
+        "painn",
+        "pna",
+        "pnaplus",
+        "pnaeq",
+        "et",
+        "mace",
+        "dimenetpp",
+        "egnn",
+        "cgcnn",
+        "gat",
+    ],
 )
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(seed)) for seed in (1, 2)]
