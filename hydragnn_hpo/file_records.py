@@ -294,7 +294,7 @@ class HeadScores(TypedDict):
     test_mae_top_k: float
     """MAE of the unweighted mean of the best trials by validation, in the unit."""
     test_mae_greedy: float
-    """MAE of the greedy selection, in the unit."""
+    """MAE of the greedy selection of nets, without a regression that joins them, in the unit."""
     elements_mae: NotRequired[float | None]
     """MAE of predicting from the elements alone, see ``ensemble.baselines``, in the unit; null for
     vectors per atom."""

@@ -321,11 +321,20 @@ def _degrees(overview: Mapping[str, Any]) -> "FittedTable":
     return table
 
 
+SUMMARIZED = {
+    "scalar": "",
+    "vector": "; numbers are those of its length",
+    "tensor": "; numbers are those of the root of the sum of its squares",
+    "spectrum": "; numbers are those of the root of the sum of its squares",
+    "class": "; each label counts as 1",
+}
+"""What the numbers of a target in ``dataset info`` are, by its shape."""
+
+
 def _target(name: str, target: Mapping[str, Any], splits: Mapping[str, Any]) -> list[Any]:
     """Lay out one target: a row per split, and a line of shades per split."""
     unit = "" if target["unit"] == "1" else f" in {target['unit']}"
     what = f"{target['level']} {target['shape']}{unit}"
-    norm = "" if target["shape"] == "scalar" else "; numbers are those of its norm"
     about = f": {target['description']}" if target["description"] else ""
     columns = ("split", "values", "missing", "mean", "std", "median", "min", "max")
     table = _table(columns, drop=("median", "missing"))
@@ -340,7 +349,7 @@ def _target(name: str, target: Mapping[str, Any], splits: Mapping[str, Any]) -> 
         lines.append(f"  {split:<6}|{_shades(summary['counts'])}|")
     low, high = (f"{splits['bins'][end]:.4g}" for end in (0, -1))
     scale = f"{'':8}{low:<20}{high:>22}"
-    return [f"{name} ({what}{norm}){about}", table, *lines, scale]
+    return [f"{name} ({what}{SUMMARIZED[target['shape']]}){about}", table, *lines, scale]
 
 
 def _leakage(leakage: Mapping[str, Any], limit: int) -> list[Any]:

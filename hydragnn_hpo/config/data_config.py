@@ -99,7 +99,11 @@ SUMMED = ("scalar", "tensor")
 
 
 def weigh_sum(width: int) -> tuple[float, ...]:
-    """Return what a sum of 1 is in each component: 1 for a scalar, the unit tensor for a tensor."""
+    """Return what a sum of 1 is in each component.
+
+    Returns:
+        1 for a scalar, the unit tensor for the 9 components of a tensor.
+    """
     return (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0) if width > 1 else (1.0,)
 
 

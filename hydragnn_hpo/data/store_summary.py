@@ -125,7 +125,10 @@ def scan_store(index: Index, stats: StoreStats) -> Scan:
 
 
 def _score(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return one number per row: the value of a scalar, the norm of a vector or tensor."""
+    """Return one number per row: the value of a scalar, else the root of the sum of squares.
+
+    That is the length of a vector, and 1 for a class, which is stored as one number for each class.
+    """
     if values.shape[1] == 1:
         return values[:, 0]
     return np.asarray(np.linalg.norm(values, axis=1), dtype=np.float64)
