@@ -200,13 +200,12 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     mixed, weights = joined.append_to(predictions), weigh_mixes(choice, nets, joined)
     tested = evaluate_heads(context, mixed, weights, calibrations, simpler)
     diversity = compare_members(context, choice.best)
-    manifest = joined.add_to_manifest(
-        make_manifest(context, choice, calibrations, tested, diversity)
-    )
+    manifest = make_manifest(context, choice, calibrations, tested, diversity)
+    manifest = joined.add_to_manifest(manifest)
     trust = _trust_on_test(context, manifest, mixed, weights["kept"])
     features = find_training_features(context, manifest, members)
-    by_size = _size_curves(context, predictions, nets)
-    table = _make_table(context, choice, manifest, diversity, tested.curves, by_size)
+    sizes = _size_curves(context, predictions, nets)
+    table = _make_table(context, choice, manifest, diversity, tested.curves, sizes)
     table |= {"local_descriptors": joined.judged, "verdict": _judge(context, tested, joined)}
     table["test_twins"] = find_test_twins(context, manifest)
     tested.arrays.update(_distances_on_test(context, features, members))

@@ -7,13 +7,15 @@ depend on the other graphs of a batch (Law 7).
 
 A loop is compiled at its first use, for one dtype, in about a second, and kept in a folder that
 only its user can write to, since loading it runs it (Law 10). The folder's name has a hash of the
-processor and numba's version. It holds one signature per loop, so that processes that compile at
-the same time write the same: numba's index of a function would mix up two signatures.
+processor, numba's version and the sources of all loops. It holds one signature per loop, so that
+processes that compile at the same time write the same: numba's index of a function would mix up two
+signatures.
 """
 
 import functools
 import hashlib
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,13 +88,26 @@ def _argument_type(word: str, number: Any) -> Any:
     return array if len(word) == 1 else types.UniTuple(array, len(word))
 
 
+def hash_sources(modules: Sequence[str]) -> str:
+    """Return a checksum of the sources of some modules that are imported."""
+    checksum = hashlib.sha256()
+    for name in modules:
+        checksum.update(Path(str(sys.modules[name].__file__)).read_bytes())
+    return checksum.hexdigest()
+
+
 @functools.cache
 def _cache_of(dtype: str) -> Path | None:
-    """Return the folder of this processor's loops for one dtype; None for a user without a home."""
-    parts = (*map(str, cpu_target.target_context.codegen().magic_tuple()), numba.__version__)
-    processor = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    """Return the folder of this processor's loops for one dtype; None for a user without a home.
+
+    Numba looks at the file of a loop alone, and loops call those of other files: their sources
+    name the folder, too.
+    """
+    parts = [*map(str, cpu_target.target_context.codegen().magic_tuple()), numba.__version__]
+    parts += [hash_sources(sorted({loop.__module__ for loop, _ in LOOPS.values()}))]
+    name = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     try:
-        return cache_folder("kernels") / f"{processor}-{dtype}"
+        return cache_folder("kernels") / f"{name}-{dtype}"
     except RuntimeError:
         return None
 

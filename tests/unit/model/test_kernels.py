@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model import scatter
-from hydragnn_hpo.model.kernels import numba_passes, passes
+from hydragnn_hpo.model.kernels import edge_loops, gate_loops, numba_passes, passes
 from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
 
 
@@ -316,6 +317,17 @@ def test_two_processes_share_a_cache_that_only_the_user_can_write_to(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_change_of_one_file_of_loops_has_a_cache_of_its_own(monkeypatch, tmp_path):
+    """Numba looks at the file of a loop alone, and loops of gates call functions of edges."""
+    before = numba_passes._cache_of.__wrapped__("float32")
+    changed = tmp_path / "edge_loops.py"
+    monkeypatch.setattr(edge_loops, "__file__", str(changed))
+    changed.write_bytes(Path(gate_loops.__file__).read_bytes())
+    assert numba_passes._cache_of.__wrapped__("float32") != before
+    monkeypatch.undo()
+    assert numba_passes._cache_of.__wrapped__("float32") == before
+
+
 def test_a_torn_cache_is_compiled_around(tmp_path):
     assert start(tmp_path).communicate(timeout=300)[1] == ""
     for torn in (tmp_path / "hydragnn-hpo" / "kernels").glob("*/*/*"):
