@@ -1,6 +1,6 @@
-"""Figure of a run as a PNG: parity of the ensemble on the test split, and the leaderboard."""
+"""Figure of a run as a PNG: the ensemble on the test split, and the leaderboard."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,10 @@ BARS = 20
 
 
 def draw_parity(run: Path, out: Path) -> None:
-    """Draw parity panels with 90 % intervals and the leaderboard into one PNG.
+    """Draw a panel for each head and the leaderboard into one PNG.
+
+    Numbers are drawn against references with 90 % intervals, all components of vectors, tensors
+    and spectra in one panel; of classes, how often the most probable one is right.
 
     Args:
         run: the run directory; its ensemble has been built.
@@ -46,7 +49,7 @@ def draw_parity(run: Path, out: Path) -> None:
     table = read_ensemble_table(RunDir(run))
     if table is None:
         raise RunError(f"{run}: has no ensemble yet: run 'hydragnn-hpo ensemble build {run}'.")
-    heads = [name for name in table["heads"] if arrays[f"{name}/truth"].shape[1] == 1]
+    heads = table["heads"]
     places = len(heads) + 1
     columns = 2 if places == 4 else min(places, 3)
     lines = -(-places // columns)
@@ -55,10 +58,15 @@ def draw_parity(run: Path, out: Path) -> None:
     for axis in axes[places:]:
         axis.set_axis_off()
     for axis, name in zip(axes, heads, strict=False):
-        truth, mean, half = (arrays[f"{name}/{part}"][:, 0] for part in ("truth", "mean", "half90"))
-        draw_intervals(axis, truth, mean, half, unit=table["heads"][name]["unit"])
+        bins = table["curves"].get(name, {}).get("reliability")
+        if bins is not None:
+            draw_reliability(axis, bins)
+        else:
+            parts = (arrays[f"{name}/{part}"] for part in ("truth", "mean", "half90"))
+            values = (part.ravel() for part in np.broadcast_arrays(*parts))
+            draw_intervals(axis, *values, unit=heads[name]["unit"])
         set_title(axis, name.replace("_", " "))
-        write_note(axis, _errors(table["heads"][name]))
+        write_note(axis, _errors(heads[name], bins is not None))
         tidy_axis(axis)
     draw_leaderboard(axes[places - 1], table["leaderboard"], find_members(table))
     write_png(figure, out)
@@ -70,13 +78,30 @@ def find_members(table: EnsembleTable) -> set[str]:
     return members.union(*(of_head["members"] for of_head in table["diversity"].values()))
 
 
-def _errors(scores: HeadScores) -> str:
+def _errors(scores: HeadScores, is_class: bool) -> str:
+    label, what = ("log-loss", "sets") if is_class else ("MAE", "bars")
+    blank = " " * (15 if is_class else 9)  # as wide as the label
     return (
-        f"MAE  {format_number(scores['test_mae'])} ensemble\n"
-        f"         {format_number(scores['single_mae'])} best single\n"
-        f"         {format_number(scores['mean_baseline_mae'])} training mean\n"
-        f"90 % bars hold {format_percent(scores['coverage90'])}"
+        f"{label}  {format_number(scores['test_mae'])} ensemble\n"
+        f"{blank}{format_number(scores['single_mae'])} best single\n"
+        f"{blank}{format_number(scores['mean_baseline_mae'])} training mean\n"
+        f"90 % {what} hold {format_percent(scores['coverage90'])}"
     )
+
+
+def draw_reliability(axis: "Axes", bins: Mapping[str, Sequence[float | None]]) -> None:
+    """Draw how often the most probable class is right against its probability.
+
+    Args:
+        axis: the panel.
+        bins: mean ``confidence`` and share ``right`` of test values, by bin.
+    """
+    axis.plot((0.0, 1.0), (0.0, 1.0), color=INK, linewidth=0.9, zorder=0)
+    confidence, right = (np.array(bins[key], dtype=np.float64) for key in ("confidence", "right"))
+    axis.plot(confidence, right, "o-", color=COLOURS[0], markersize=5)
+    axis.set(xlim=(0.0, 1.02), ylim=(0.0, 1.02), aspect="equal")
+    axis.set_xlabel("probability of the most probable class")
+    axis.set_ylabel("share that is right")
 
 
 def draw_intervals(

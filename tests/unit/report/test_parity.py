@@ -1,5 +1,6 @@
 """The figure of a run, drawn from the two files that the ensemble leaves."""
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
+from hydragnn_hpo.report import parity
 from hydragnn_hpo.report.parity import draw_parity, find_members
 from hydragnn_hpo.report.test_predictions import sample_evenly
 
@@ -26,12 +28,44 @@ def run(made: SimpleNamespace, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_it_draws_a_png_of_every_scalar_head_and_the_leaderboard(run: Path) -> None:
+def test_it_draws_a_png_of_every_head_and_the_leaderboard(run: Path) -> None:
     draw_parity(run, run / "a.png")
     data = (run / "a.png").read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    assert width == 3 * height  # two scalar heads and the leaderboard
+    assert width == height  # three heads, one of vectors, and the leaderboard
+
+
+def test_all_components_of_a_vector_have_points_and_their_interval(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, list[np.ndarray]] = {}
+
+    def note(axis: object, *values: np.ndarray, unit: str) -> None:
+        drawn[unit] = list(values)
+
+    monkeypatch.setattr(parity, "draw_intervals", note)
+    draw_parity(run, run / "a.png")
+    arrays = load_file(run / "report" / "test_predictions.safetensors")
+    truth, mean, half = drawn[read_json(run / "report/ensemble.json")["heads"]["charge"]["unit"]]
+    assert truth.tolist() == arrays["charge/truth"].reshape(-1).tolist()
+    assert mean.tolist() == arrays["charge/mean"].reshape(-1).tolist()
+    assert half.tolist() == np.repeat(arrays["charge/half90"], 3).tolist()
+
+
+def test_a_class_has_its_reliability(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run / "report/ensemble.json"
+    table = read_json(path)
+    bins = {"confidence": [0.55, 0.9], "right": [0.5, 0.95], "count": [40.0, 40.0]}
+    table["curves"]["charge"] = {"reliability": bins}
+    path.write_text(json.dumps(table))
+    drawn = []
+    monkeypatch.setattr(parity, "draw_reliability", lambda axis, given: drawn.append(given))
+    draw_parity(run, run / "a.png")
+    assert drawn == [bins]
+    monkeypatch.undo()
+    draw_parity(run, run / "b.png")
+    assert (run / "b.png").read_bytes() != (run / "a.png").read_bytes()
 
 
 def test_a_sample_keeps_both_ends_and_no_row_twice() -> None:
