@@ -41,6 +41,10 @@ minute on one core, and so many labels leave a regression behind a net."""
 LARGEST_SHARE = 0.9
 """Largest weight of the regressions of a head: the nets keep a spread of their own."""
 
+LEAST_GAIN = 0.02
+"""Least share of the error that a regression must take off on one fold: less does not pay for the
+fits on the others, which take as long as all other work of a build."""
+
 _INNER_SHARE = 0.2
 """Share of the groups of a fold's training structures that choose the penalties."""
 
@@ -211,7 +215,7 @@ def join_local_models(
     members: tuple[LocalMember, ...] = (first,)
     judged = _judge_heads(context, choice, members)
     if isinstance(context, CrossContext):  # so far on one fold, which spares the other fits
-        names = [name for name, one in judged.items() if one["mae_with"] < one["mae_without"]]
+        names = [name for name, one in judged.items() if is_promising(one)]
         members = _fit_on_folds(context, names) if names else ()
         judged |= _judge_heads(context, choice, members) if members else {}
     weights = {name: one["weight"] for name, one in judged.items() if one["weight"]}
@@ -323,6 +327,11 @@ def _predict_learned(
             mask = own[context.graph_of_row(name, split)]
             whole.setdefault(name, np.full((len(mask), values.shape[1]), np.nan))[mask] = values
     return whole
+
+
+def is_promising(judged: LocalJoining) -> bool:
+    """Check whether a regression takes at least ``LEAST_GAIN`` off the error."""
+    return judged["mae_with"] < (1.0 - LEAST_GAIN) * judged["mae_without"]
 
 
 def append_candidate(head: ScoredHead, predictions: np.ndarray) -> ScoredHead:

@@ -18,7 +18,7 @@ from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.local_members import shift_to_sum
 from hydragnn_hpo.ensemble.member_selection import ScoredHead
 from hydragnn_hpo.ensemble.prune import prune_members
-from hydragnn_hpo.ensemble.simpler_models import can_join, judge_joining
+from hydragnn_hpo.ensemble.simpler_models import can_join, is_promising, judge_joining
 from hydragnn_hpo.ensemble.torch_export import check_exportable
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -62,6 +62,12 @@ def test_a_regression_that_is_far_worse_does_not_join() -> None:
     assert judged["weight"] == 0.0
     assert judged["mae_with"] == judged["mae_without"]
     assert judged["z"] == 0.0
+
+
+@pytest.mark.parametrize(("with_it", "promising"), [(0.97, True), (0.99, False), (1.0, False)])
+def test_a_fold_must_promise_two_percent(with_it: float, promising: bool) -> None:
+    judged = {"weight": 0.3, "mae": 2.0, "mae_without": 1.0, "mae_with": with_it, "z": -1.0}
+    assert is_promising(judged) is promising
 
 
 def test_energies_and_their_derivatives_have_no_regression() -> None:
