@@ -1,8 +1,9 @@
 """Fit the predictions that an ensemble is compared with, and let one join where it helps.
 
-A regression on local descriptors is compared in all scalar heads. It joins those whose derivatives
-nobody needs, as one more configuration: fitted on what the nets were trained on, without a fold
-where these were, and weighted by its errors on structures that it has not seen (Law 6).
+A regression on local descriptors is compared in all scalar heads. It may join those that are no
+energies, since it has no derivatives, as one more configuration: fitted on what the nets were
+trained on, without a fold where these were, and weighted by its errors on structures that it has
+not seen (Law 6).
 
 Shapes: C candidates, K regressions (one, or one for each fold), R rows of a head, w components.
 """
