@@ -85,8 +85,13 @@ def test_the_plan_of_a_finished_run_compares(finished, tmp_path):
         assert row["ratio"] == pytest.approx(row["actual"] / row["predicted"])
 
 
-def test_the_plan_of_half_a_run_says_what_is_left(finished, tmp_path):
-    """A copy of a run, cut off when its first trial had come to rest."""
+@pytest.mark.parametrize(("objective", "trials"), [(0.0, 6), (2.0, 5)])
+def test_the_plan_of_half_a_run_says_what_is_left(finished, tmp_path, objective, trials):
+    """A copy of a run, cut off when its first trial had come to rest.
+
+    Made-up results of the others lie between 0 and 1: a trial at rest goes on if it is the best,
+    and has nothing left to do if it is the worst.
+    """
     run = tmp_path / "half"
     run.mkdir()
     (run / "campaign.toml").write_bytes((finished.run / "campaign.toml").read_bytes())
@@ -94,12 +99,13 @@ def test_the_plan_of_half_a_run_says_what_is_left(finished, tmp_path):
         (run / name).symlink_to(finished.run / name)
     lines = []
     for event in read_journal(finished.run / "events.jsonl"):
-        lines.append(encode(event))
         if event["event"] == "ended":
+            lines.append(encode(event | {"objective": objective, "score": objective}))
             break
+        lines.append(encode(event))
     (run / "events.jsonl").write_bytes(b"".join(lines))
     plain = finished.hpo.json("plan", run, "--slots", "2")
-    assert plain["forecast"]["trials"] == 6
+    assert plain["forecast"]["trials"] == trials
     assert plain["forecast"]["unfinished"] == 0
     assert len(plain["ended"]) == 1
 
