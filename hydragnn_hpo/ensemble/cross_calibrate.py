@@ -20,6 +20,9 @@ The spread of two or three nets is a bad measurement of t^2. It is shrunk toward
 as much as its scatter says, so that the factor fitted to it also holds for the better measurement
 that all nets give.
 
+Where errors have heavy tails, V is a larger share of the variance of most structures than of the
+mean one, and the quantiles are narrowed by what is left of it.
+
 Shapes: C configurations, M = K C nets, R rows of a head, w components.
 """
 
@@ -27,7 +30,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import polygamma, psi
+from scipy.special import ndtri, polygamma, psi
 
 from hydragnn_hpo.ensemble.calibrate import (
     Calibration,
@@ -42,7 +45,8 @@ a few structures, each measured by two nets, may look so by chance."""
 _LEAST_DOF = 3.0
 """Fewest degrees of freedom that a posterior is taken to have."""
 UNUSUAL = 0.05
-"""Share of structures, those of the largest variances, that are left out of means of variances."""
+"""Share of structures, those of the largest variances, that are left out of means of variances, or
+count as the smallest of them."""
 _TINY = 1e-12
 """Smallest squared spread, as a share of the mean one: two nets can agree by chance."""
 
@@ -174,7 +178,7 @@ def measure_variances(predictions: np.ndarray, shares: np.ndarray) -> NetVarianc
         folds=share,
         configurations=others,
         rest=max(1.0 - share - others, 0.0),
-        typical=float(folds[usual].mean()),
+        typical=float(cap_unusual(folds).mean()),
         spread=float(spread) / total,
         gain=1.0 - float(off) / max(share * total, np.finfo(float).tiny),
     )
@@ -184,6 +188,15 @@ def are_usual(variance: np.ndarray) -> np.ndarray:
     """Return which values are not among the ``UNUSUAL`` largest, at least one, [n]."""
     usual: np.ndarray = variance <= np.quantile(variance, 1.0 - UNUSUAL)
     return usual
+
+
+def cap_unusual(variance: np.ndarray) -> np.ndarray:
+    """Return variances of which the ``UNUSUAL`` largest are as large as the smallest of them, [n].
+
+    Left out they would make the mean of a skewed distribution too small.
+    """
+    capped: np.ndarray = np.minimum(variance, np.quantile(variance, 1.0 - UNUSUAL))
+    return capped
 
 
 @dataclass(frozen=True)
@@ -273,8 +286,6 @@ def calibrate_cross(known: OutOfFold, design: CrossDesign, scale: float) -> Cali
     prior, shrunk = _shrink(known.variance[:, 0], dof, weight)
     left, variances = 1.0 - design.concentration, design.variances
     usable = dof > 1e-9 and design.few > 0.0 and variances.spread > 1e-9
-    growth = design.growth * left if usable else math.inf
-    folds = (growth - left) * shrunk if usable else np.full_like(shrunk, variances.typical)
     fitted = calibrate(
         known.residual,
         np.sqrt(shrunk)[:, None],
@@ -286,14 +297,46 @@ def calibrate_cross(known: OutOfFold, design: CrossDesign, scale: float) -> Cali
         least=design.concentration,  # the mean of the C nets errs as much by them alone
     )
     sigma = fitted.sigma(np.sqrt(shrunk)[:, None], known.noise)[:, 0]
-    usual = weight * are_usual(sigma)
-    gained = variances.gain * float(usual @ folds) / float(usual @ np.square(sigma))
-    # The mean over the folds has at least its share of the variance; quantiles stay as they are.
-    kept = max(1.0 - gained, 1.0 / design.folds)
+    mean_square = float(weight @ cap_unusual(np.square(sigma))) / float(weight.sum())
+    gained = variances.gain * variances.typical / mean_square
+    least = 1.0 / design.folds  # the mean over the folds has at least its share of the variance
+    kept = max(1.0 - gained, least)
+    fitted = _narrow(fitted, np.sqrt(np.maximum(1.0 - gained * _tails(fitted), least) / kept))
     a, b, c = (kept * each for each in (fitted.a, fitted.b, fitted.c))
     factor, added = prior.share(design.all_dof(width)) if usable else (0.0, float(shrunk.mean()))
     # t^2 from the spread of the kept nets, which is that many times as large
-    return replace(fitted, a=a * factor / (growth * variances.spread), b=b + a * added, c=c)
+    growth = design.growth * left * variances.spread if usable else math.inf
+    return replace(fitted, a=a * factor / growth, b=b + a * added, c=c)
+
+
+def _tails(fitted: Calibration) -> np.ndarray:
+    """Return how many times as large a share of the variance V is at each level, [levels].
+
+    A few errors much larger than all others raise sigma^2, of which V is then a small share. At the
+    level whose quantile is q errors are those of a Gaussian of variance (q sigma / z)^2, z being
+    the Gaussian's quantile, and V is a (z / q)^2 times as large share of it. That counts only where
+    q is less than z by more than twice its standard error, so that chance narrows no interval.
+    """
+    level, quantile = (
+        np.array([float(each) for each in part])
+        for part in (fitted.quantiles, fitted.quantiles.values())
+    )
+    normal = ndtri(0.5 + level / 2)
+    density = math.sqrt(2 / math.pi) * np.exp(-np.square(normal) / 2)  # of |x|
+    quantile = quantile + 2.0 * np.sqrt(level * (1 - level) / fitted.groups) / density
+    ratio: np.ndarray = np.square(np.maximum(normal / quantile, 1.0))
+    return ratio
+
+
+def _narrow(fitted: Calibration, factors: np.ndarray) -> Calibration:
+    """Multiply the quantiles of each level, [levels]; they rise with the level."""
+
+    def narrow(table: dict[str, float]) -> dict[str, float]:
+        values = np.maximum.accumulate(factors * np.array(list(table.values())))
+        return dict(zip(table, values.tolist(), strict=True))
+
+    tables = {name: narrow(table) for name, table in fitted.tables.items()}
+    return replace(fitted, quantiles=narrow(fitted.quantiles), tables=tables)
 
 
 def _shrink(measured: np.ndarray, dof: float, weight: np.ndarray) -> tuple[SpreadPrior, np.ndarray]:

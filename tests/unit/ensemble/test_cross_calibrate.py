@@ -13,7 +13,9 @@ from hydragnn_hpo.ensemble.cross_calibrate import (
     NetVariances,
     OutOfFold,
     _invert_trigamma,
+    _tails,
     calibrate_cross,
+    cap_unusual,
     fit_spread_prior,
     measure_variances,
 )
@@ -34,6 +36,12 @@ def draw(rng, count, *, configurations, folds, share, noise, data=0.0):
     fold = rng.normal(size=(1, folds, count, 1)) * math.sqrt(data)
     common = 0.3 * rng.normal(size=(count, 1))
     return each * (own + seed + fold + common), noise * rng.normal(size=(count, 1)), variance
+
+
+def draw_heavy(rng, count, **settings):
+    """Predictions and truth, one in twenty of which is thirty times as far from them."""
+    predictions, truth, _ = draw(rng, count, **settings)
+    return predictions, truth * np.where(rng.random((count, 1)) < 0.05, 30.0, 1.0)
 
 
 def all_nets(weights, folds):
@@ -133,21 +141,62 @@ def test_the_mean_of_all_nets_errs_less_by_the_spread_of_the_folds():
     assert less == pytest.approx(of_folds.var(axis=0), rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_one_structure_far_from_all_others_changes_no_interval(seed):
-    """Nets differ by hundreds on it: with means over structures intervals held a tenth."""
-    rng = np.random.default_rng(seed)
-    settings = {"configurations": 2, "folds": 5, "share": 0.7, "noise": 0.5, "data": 1.0}
-    weights = np.full(2, 0.5)
-    predictions, truth, _ = draw(rng, 1000, **settings)
+def covered(rng, count, weights, *, far=1.0, **settings):
+    """Share of new values that 90 % intervals hold, made of ``count`` structures.
+
+    V is measured on a fifth as many others; on one of them nets are ``far`` times as far apart.
+    """
+    predictions, truth, _ = draw(rng, count, **settings)
     known, _ = out_of_fold(predictions, truth, weights)
-    others = draw(rng, 200, **settings)[0]
-    others[..., 0, :] *= 300.0
+    others = draw(rng, count // 5, **settings)[0]
+    others[..., 0, :] *= far
     fitted = calibrate_cross(known, design_of(others, weights), 1.0)
-    predictions, truth, _ = draw(rng, 20_000, **settings)
-    moments = compute_moments(predictions.reshape(-1, *truth.shape), np.full(10, 0.1))
-    inside = np.abs(truth - moments.mean) <= fitted.half_width(fitted.sigma(moments.spread))
-    assert float(inside.mean()) == pytest.approx(0.9, abs=0.04)
+    predictions, truth, _ = draw(rng, 5_000, **settings)
+    shares = all_nets(weights, settings["folds"]).ravel()
+    moments = compute_moments(predictions.reshape(-1, *truth.shape), shares)
+    half = fitted.half_width(fitted.sigma(moments.spread))
+    return float((np.abs(truth - moments.mean) <= half).mean())
+
+
+@pytest.mark.parametrize("far", [1.0, 300.0])
+def test_one_structure_far_from_all_others_changes_no_interval(far):
+    """Nets differ by hundreds on it: with plain means over structures intervals held a tenth."""
+    settings = {"configurations": 2, "folds": 5, "share": 0.7, "noise": 0.5, "data": 1.0}
+    rngs = map(np.random.default_rng, range(20))
+    shares = [covered(rng, 1000, np.full(2, 0.5), far=far, **settings) for rng in rngs]
+    assert np.mean(shares) == pytest.approx(0.9, abs=0.02)
+    assert np.min(shares) > 0.7
+
+
+@pytest.mark.parametrize("count", [400, 4000])
+def test_a_few_large_errors_do_not_widen_the_intervals_of_all_others(count):
+    """One structure in twenty errs thirty times as much: V is little of the mean sigma^2 only.
+
+    With one share for all levels intervals held 94.5 and 95 %.
+    """
+    settings = {"configurations": 2, "folds": 5, "share": 0.5, "noise": 0.5, "data": 1.0}
+    weights, shares = np.full(2, 0.5), []
+    for seed in range(4000 // count):
+        rng = np.random.default_rng(seed)
+        predictions, truth = draw_heavy(rng, count, **settings)
+        known, _ = out_of_fold(predictions, truth, weights)
+        others, _ = draw_heavy(rng, 1000, **settings)
+        fitted = calibrate_cross(known, design_of(others, weights), 1.0)
+        predictions, truth = draw_heavy(rng, 20_000, **settings)
+        moments = compute_moments(predictions.reshape(-1, *truth.shape), np.full(10, 0.1))
+        half = fitted.half_width(fitted.sigma(moments.spread))
+        shares.append(float((np.abs(truth - moments.mean) <= half).mean()))
+    assert 0.9 <= np.mean(shares) < 0.94
+
+
+def test_quantiles_of_gaussian_errors_stay_as_they_are():
+    """Those of 200 structures, exact but for chance: none is far enough below."""
+    rng = np.random.default_rng(0)
+    scores = np.abs(rng.normal(size=(200, 1)))
+    fitted = calibrate(
+        scores, np.zeros((200, 1)), group=np.arange(200), largest=np.zeros(200), scale=1.0
+    )
+    assert _tails(fitted) == pytest.approx(1.0, abs=0.1)
 
 
 KEPT = {
@@ -176,6 +225,13 @@ def test_intervals_of_some_of_the_nets_cover_what_they_claim(kept):
     sigma, errors = fitted.sigma(moments.spread), np.abs(truth - moments.mean)
     assert float((errors <= fitted.half_width(sigma)).mean()) == pytest.approx(0.9, abs=0.02)
     assert float(np.square(errors / sigma).mean()) == pytest.approx(1.0, abs=0.2)
+
+
+def test_the_largest_variances_count_as_the_smallest_of_them():
+    values = np.r_[np.arange(1.0, 100.0), 1e9]  # the 95 % quantile of 100 values lies at 95.05
+    capped = cap_unusual(values)
+    assert capped[:95] == pytest.approx(values[:95])
+    assert capped[95:] == pytest.approx(95.05)
 
 
 def test_what_the_mean_of_some_nets_gains():
@@ -224,20 +280,16 @@ def test_a_prior_never_holds_that_all_structures_are_alike():
     assert (none.variance, none.share(3.0)) == (0.0, (0.0, 0.0))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_few_structures_still_give_a_sigma_that_follows_the_spread(seed):
-    """With 150 structures the relation of two nets' spread to their errors is lost in noise."""
-    rng = np.random.default_rng(seed)
-    settings = {"configurations": 2, "folds": 5, "share": 0.7, "noise": 0.5}
-    weights = np.full(2, 0.5)
-    predictions, truth, _ = draw(rng, 150, **settings)
-    known, _ = out_of_fold(predictions, truth, weights)
-    fitted = calibrate_cross(known, design_of(draw(rng, 50, **settings)[0], weights), 1.0)
-    assert fitted.a > 0.0
-    predictions, truth, _ = draw(rng, 20_000, **settings)
-    moments = compute_moments(predictions.reshape(-1, *truth.shape), np.full(10, 0.1))
-    inside = np.abs(truth - moments.mean) <= fitted.half_width(fitted.sigma(moments.spread))
-    assert float(inside.mean()) == pytest.approx(0.9, abs=0.08)
+@pytest.mark.parametrize(("share", "data"), [(0.7, 0.0), (0.5, 0.5)])
+def test_intervals_made_of_few_structures_hold_nearly_what_they_claim(share, data):
+    """With 150 the relation of two nets' spread to their errors is lost in noise.
+
+    With V from the spread of each structure's nets, they held 86 and 83 %.
+    """
+    settings = {"configurations": 2, "folds": 5, "share": share, "noise": 0.5, "data": data}
+    rngs = map(np.random.default_rng, range(20))
+    shares = [covered(rng, 150, np.full(2, 0.5), **settings) for rng in rngs]
+    assert np.mean(shares) == pytest.approx(0.9, abs=0.04)
 
 
 @pytest.mark.parametrize(
