@@ -342,7 +342,9 @@ class Controller:
             time_left=self.time_left,
         )
         ledger, clock = self.event_store.ledger, self.event_store.clock
-        self.ends_in = predict_seconds_left(self.state, ledger, self.config.search, clock())
+        self.ends_in = predict_seconds_left(
+            self.state, ledger, self.config.search, clock(), ensemble=self.config.ensemble
+        )
         self._plan_due = now + (time.thread_time() - began) / PLANNING_SHARE
         self.attempts.start_plan(plan)
         if plan.starts or self.state.count("running"):

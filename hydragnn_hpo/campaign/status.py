@@ -14,7 +14,7 @@ from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
 from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import FOLD, TRAIN_SHARE, EnergyUse, State, Trial
-from hydragnn_hpo.config import SearchConfig
+from hydragnn_hpo.config import EnsembleConfig, SearchConfig
 from hydragnn_hpo.file_records import LeaderboardEntry, LeaderboardTable
 from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir
@@ -276,8 +276,18 @@ best when they rest, and no longer at the end. 1.15 for trials in random order, 
 learns."""
 
 
+FOLD_STEPS = 1.2
+"""Steps of an epoch on all folds but one over those of a trial of the search: with five folds, and
+the default shares of the splits."""
+
+
 def predict_seconds_left(
-    state: State, ledger: SlotLedger, search: SearchConfig, now: float | None = None
+    state: State,
+    ledger: SlotLedger,
+    search: SearchConfig,
+    now: float | None = None,
+    *,
+    ensemble: EnsembleConfig | None = None,
 ) -> float | None:
     """Predict when everything has ended: what is known, and what is still to be proposed.
 
@@ -290,6 +300,7 @@ def predict_seconds_left(
         ledger: where its slot-seconds went.
         search: how many trials, and which rungs.
         now: seconds since the epoch.
+        ensemble: how it is fitted once the search is over; None counts the search alone.
 
     Returns:
         Seconds; None before the first epoch, and without slots.
@@ -305,6 +316,7 @@ def predict_seconds_left(
     running = running_trials(state, state.count("running"), now)
     known = [row.ends_in for row in running if row.ends_in is not None]
     to_come = count_epochs_to_come(state, search)
+    to_come += 0.0 if ensemble is None else count_fit_epochs_to_come(state, search, ensemble)
     open_trials = state.with_status("queued", "running")
     work = to_come * typical
     work += sum(max(0, t.until - t.epoch) * own.get(t.name, typical) for t in open_trials)
@@ -332,6 +344,13 @@ def count_epochs_to_come(state: State, search: SearchConfig) -> float:
         epochs += 0.0 if state.closed else more * (following - rung)
         arriving = sent + more
     return epochs
+
+
+def count_fit_epochs_to_come(state: State, search: SearchConfig, ensemble: EnsembleConfig) -> float:
+    """Count the epochs of fits on folds that are not proposed yet, in epochs of the search."""
+    if ensemble.fit == "split" or state.folds or state.ending or state.finished:
+        return 0.0
+    return FOLD_STEPS * ensemble.configurations * ensemble.folds * search.rungs[-1]
 
 
 def _count_promotions(search: SearchConfig, arriving: float, *, rested: int, sent: int) -> float:

@@ -160,7 +160,7 @@ class RunReader:
 
         require_campaign(run)
         self.run = run
-        self.search = load_config(run.campaign, CampaignConfig).search
+        self.config = load_config(run.campaign, CampaignConfig)
         self.newest: RunView | None = None
         self._jobs: list[BatchJobStatus] = []
         self._jobs_due = -math.inf
@@ -196,16 +196,19 @@ class RunReader:
         from hydragnn_hpo.leases import find_controller
 
         self._read_journal()
-        state, ledger, search = self.fold.state, self.fold.ledger, self.search
+        state, ledger, search = self.fold.state, self.fold.ledger, self.config.search
         holder = find_controller(self.run.path)
         now = time.time() if holder and not state.finished else None
+        ends_in = now and predict_seconds_left(
+            state, ledger, search, now, ensemble=self.config.ensemble
+        )
         status = build_status(
             state,
             ledger,
             trials=search.trials,
             rungs=search.rungs,
             now=now,
-            ends_in=predict_seconds_left(state, ledger, search, now) if now else None,
+            ends_in=ends_in,
             rows=ROWS if rows is None else rows,
         )
         jobs = self._read_jobs(draining=bool(holder) and state.draining)

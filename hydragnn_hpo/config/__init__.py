@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.config.campaign_config import CampaignConfig, MachineConfig
+    from hydragnn_hpo.config.campaign_config import CampaignConfig, EnsembleConfig, MachineConfig
     from hydragnn_hpo.config.command_config import CommandConfig, fill_arguments
     from hydragnn_hpo.config.data_config import (
         AGREE,
@@ -138,6 +138,7 @@ __all__ = [
     "ContainerConfig",
     "Cutoff",
     "DISK_FULL",
+    "EnsembleConfig",
     "FIELD",
     "FILES_AWAY",
     "FILES_AWAY_SECONDS",

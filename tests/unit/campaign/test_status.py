@@ -12,10 +12,12 @@ from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.status import (
     count_epochs_to_come,
+    count_fit_epochs_to_come,
     predict_seconds_left,
     rank_trials,
     running_trials,
 )
+from hydragnn_hpo.config import EnsembleConfig
 from hydragnn_hpo.config.search_config import SearchConfig
 
 SEARCH = SearchConfig(trials=9, rungs=(2, 6), reduction=3, finalists=2)
@@ -77,6 +79,21 @@ def test_who_was_sent_on_counts_once():
 def test_at_the_end_nothing_is_to_come(kind):
     state, _ = folded(OPENED, *proposed("t0"), event(kind, 1.0))
     assert count_epochs_to_come(state, SEARCH) == 0
+
+
+def test_fits_on_folds_are_to_come_until_they_are_proposed():
+    """2 x 5 fits of 6 epochs, of 1.2 times the steps each; then they are trials like others."""
+    cross = EnsembleConfig(fit="cross", configurations=2, folds=5)
+    state, _ = folded(OPENED, *proposed("t0"))
+    assert count_fit_epochs_to_come(state, SEARCH, cross) == pytest.approx(2 * 5 * 6 * 1.2)
+    assert count_fit_epochs_to_come(state, SEARCH, EnsembleConfig(fit="split")) == 0
+    fit = event("proposed", trial="t1", parent="t0", values={"training.fold": 0}, until=6)
+    state, _ = folded(OPENED, *proposed("t0"), fit)
+    assert count_fit_epochs_to_come(state, SEARCH, cross) == 0
+    first = event("first_step", 10.0, trial="t0", seconds=10.0)
+    state, ledger = folded(OPENED, *proposed("t0"), placed("t0"), first, epoch("t0", 20.0, 1))
+    left = [predict_seconds_left(state, ledger, TOGETHER, 20.0, ensemble=e) for e in (None, cross)]
+    assert left[1] / left[0] == pytest.approx(1 + 2 * 5 * 6 * 1.2 / (1 + 8 * 2 + 12))
 
 
 def test_seconds_by_hand():
