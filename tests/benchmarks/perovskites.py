@@ -3,8 +3,8 @@
 Eight PaiNNs are searched on the published training structures but 858, which validate; the two best
 train again on five folds of all that is not test. The fold's 3,449 test structures are looked at
 once, by the final ensemble and the best trial, which is fixed before. ``--run`` keeps the run, and
-goes on with one that is there. ``--quick`` runs a tiny one on 1,000 other perovskites within 50 s, and
-is not recorded. Needs HYDRAGNN_HPO_DATA.
+goes on with one that is there. ``--quick`` runs a tiny one on 1,000 other perovskites within 50 s,
+and is not recorded. Needs HYDRAGNN_HPO_DATA.
 """
 
 import argparse
@@ -116,7 +116,8 @@ def main() -> None:
         folder.mkdir(exist_ok=True, parents=True)
         if options.smoke:
             dry_run(write_campaign(folder, "castelli_mini", QUICK))
-            return finish(__file__, {"smoke": 1}, keep=False)
+            finish(__file__, {"smoke": 1}, keep=False)
+            return
         run = folder / "run"
         if not (run / "summary.json").exists():
             campaign = run / "campaign.toml"
@@ -127,7 +128,7 @@ def main() -> None:
             ended = subprocess.run([*command, "--run", str(run)], stdout=sys.stderr, check=False)
             if ended.returncode:  # it was paused, or has told what is wrong
                 sys.exit(ended.returncode)
-        return finish(__file__, read_figures(run), keep=not options.quick)
+        finish(__file__, read_figures(run), keep=not options.quick)
 
 
 if __name__ == "__main__":
