@@ -10,9 +10,19 @@ import json
 import sys
 
 import torch
-from kernel_cases import FACTORS, SUMS, WIDTH, factors_of, inputs_of, links_of, random_links
+from kernel_cases import (
+    EDGE_CASES,
+    FACTORS,
+    SUMS,
+    differentiate,
+    draw_edges,
+    factors_of,
+    inputs_of,
+    links_of,
+    random_links,
+)
 
-from hydragnn_hpo.model.kernels.eager_edge_functions import EdgeCall
+from hydragnn_hpo.model.kernels import passes
 
 TARGETS = {"cubin": ("ptx", "cuda", 90, 32), "hsaco": ("amdgcn", "hip", "gfx90a", 64)}
 TYPES = {
@@ -69,22 +79,10 @@ def call_forms(paired, dtype):
 
 
 def call_edge_functions(links, rows, dtype):
-    """Call each function of edges, its slopes and its curvature."""
-    from hydragnn_hpo.model.kernels.triton_edge_functions import TRITON_EDGE_LOOPS
-
-    nodes, edges, two = links.num_nodes, len(links.sender), 2 * WIDTH
-    products = [(nodes, two), (nodes, two), (rows, two), (rows, 1)]
-    for name, option, shapes in (
-        ("bent_ends", 0.2, [(nodes, WIDTH), (nodes, WIDTH), (rows, WIDTH)]),
-        ("gated_sum", 0.0, [(edges, WIDTH), (rows, 1), (WIDTH,), (1, WIDTH), (1,)]),
-        ("product_sum", 0.0, products),
-        ("product_sum", 1.0, products),
-    ):
-        inputs, loops = [torch.zeros(s, dtype=dtype) for s in shapes], TRITON_EDGE_LOOPS[name]
-        call = EdgeCall(inputs, links, option)
-        value = loops.value(call)
-        loops.slopes(call, value)
-        loops.curvature(call, [value, *(inputs[slot] for slot in loops.smooth)])
+    """Differentiate each function of edges twice, by numbers that no loop has written."""
+    passes._triton_interprets = lambda: True
+    for case in EDGE_CASES:
+        differentiate(case, draw_edges(case, (links, rows), dtype), links, "triton")
 
 
 def main(binary, dtype):

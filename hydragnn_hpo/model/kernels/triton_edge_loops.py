@@ -13,6 +13,7 @@ Arguments that many loops take, beside those of ``triton_loops``:
   ``CURVED``, which differentiates slopes, and not values.
 - ``late``: gradient of the slopes of the weights, [P, 1], likewise.
 - ``numbers``: of the edges, [E, 4].
+- ``values``: rows of the pairs, [P, F].
 """
 
 # ruff: noqa: N803  # names of constants that loops are compiled for are in capitals, as Triton's are
@@ -24,14 +25,14 @@ from hydragnn_hpo.model.kernels.triton_loops import column_of, edges_of_tile, ro
 
 
 @triton.jit
-def _logistic(x: tl.tensor) -> tl.tuple:
+def logistic(x: tl.tensor) -> tl.tuple:
     """Return the logistic function and its first two derivatives."""
     s = 1.0 / (1.0 + tl.exp(-x))
     return s, s * (1.0 - s), s * (1.0 - s) * (1.0 - s - s)
 
 
 @triton.jit
-def _silu(x: tl.tensor) -> tl.tuple:
+def silu(x: tl.tensor) -> tl.tuple:
     """Return SiLU and its first two derivatives."""
     s = 1.0 / (1.0 + tl.exp(-x))
     rest = 1.0 - s
@@ -39,7 +40,7 @@ def _silu(x: tl.tensor) -> tl.tuple:
 
 
 @triton.jit
-def _softplus(x: tl.tensor) -> tl.tuple:
+def softplus(x: tl.tensor) -> tl.tuple:
     """Return softplus, for which torch takes x from 20 on, and its first two derivatives."""
     t = tl.exp(-tl.abs(x))
     s = tl.where(x > 0.0, 1.0, t) / (1.0 + t)
@@ -51,11 +52,22 @@ def _softplus(x: tl.tensor) -> tl.tuple:
 
 
 @triton.jit
-def _joint(
+def joint_rows(
     terms: tl.tuple, ends: tl.tuple, f: tl.tensor, mask: tl.tensor,
     F: tl.constexpr, STEP: tl.constexpr, HALF: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return the sum of both ends and the pair, of rows ``STEP`` times an end plus ``HALF``."""
+    """Return the sum of both ends and the pair, [TILE_E, TILE_F].
+
+    Args:
+        terms: ``received``, ``sent`` and ``measured``.
+        ends: receiver, sender and pair of each edge, [TILE_E] each.
+        f: features to read, [TILE_F].
+        mask: what to read, [TILE_E, TILE_F]; 0 elsewhere.
+        F: width of a row.
+        STEP: rows of an end in its term.
+        HALF: which of these to read.
+        COMPUTE: type to return.
+    """
     received, sent, measured = terms
     i, j, pair = ends
     total = rows_of(received, i * STEP + HALF, f, mask, F, COMPUTE)
@@ -79,11 +91,11 @@ def _bent_by_edge(
     pair = tl.where(edge < pairs, edge, edge - pairs)
     j = tl.load(sender + edge, mask=there, other=0)
     ends = (tl.load(receiver + edge, mask=there, other=0), j, pair)
-    x = _joint((received, sent, measured), ends, f, mask, F, 1, 0, COMPUTE)
-    value, first, _ = _silu(x)
+    x = joint_rows((received, sent, measured), ends, f, mask, F, 1, 0, COMPUTE)
+    value, first, _ = silu(x)
     result = (1.0 - LOW) * value + LOW * x
     if CURVED:
-        late = _joint((at_received, at_sent, at_measured), ends, f, mask, F, 1, 0, COMPUTE)
+        late = joint_rows((at_received, at_sent, at_measured), ends, f, mask, F, 1, 0, COMPUTE)
         result = ((1.0 - LOW) * first + LOW) * late
     tl.store(out + edge[:, None] * F + f[None, :], result, mask=mask)
 
@@ -94,10 +106,10 @@ def _bent_slope(
     F: tl.constexpr, LOW: tl.constexpr, CURVED: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Return the factor of a gradient of ``_bent_by_edge``, [TILE_E, TILE_F]."""
-    _, first, second = _silu(_joint(terms, ends, f, mask, F, 1, 0, COMPUTE))
+    _, first, second = silu(joint_rows(terms, ends, f, mask, F, 1, 0, COMPUTE))
     slope = (1.0 - LOW) * first + LOW
     if CURVED:
-        slope = (1.0 - LOW) * second * _joint(seconds, ends, f, mask, F, 1, 0, COMPUTE)
+        slope = (1.0 - LOW) * second * joint_rows(seconds, ends, f, mask, F, 1, 0, COMPUTE)
     return slope
 
 
@@ -174,7 +186,7 @@ def _gate_numbers(
         mask = there[:, None] & (f < F)[None, :]
         x = rows_of(product, edge, f, mask, F, COMPUTE)
         x += tl.load(bias + f, mask=f < F, other=0.0).to(COMPUTE)[None, :]
-        value, first, _ = _silu(x)
+        value, first, _ = silu(x)
         weight = tl.load(gate + f, mask=f < F, other=0.0).to(COMPUTE)[None, :]
         slope = rows_of(grad, i, f, mask, F, COMPUTE)
         a += value * weight
@@ -207,7 +219,7 @@ def _gated_by_node(
         there = place < last
         edge = tl.load(order + place, mask=there, other=0)
         mask = there[:, None] & (f < F)[None, :]
-        value, first, _ = _silu(rows_of(product, edge, f, mask, F, COMPUTE) + shift)
+        value, first, _ = silu(rows_of(product, edge, f, mask, F, COMPUTE) + shift)
         total += value * column_of(numbers, edge * 4, there, COMPUTE)
         if CURVED:
             change = first * rows_of(seconds, edge, f, mask, F, COMPUTE)
@@ -233,7 +245,7 @@ def _gated_by_edge(
     i = tl.load(receiver + edge, mask=there, other=0)
     x = rows_of(product, edge, f, mask, F, COMPUTE)
     x += tl.load(bias + f, mask=f < F, other=0.0).to(COMPUTE)[None, :]
-    _, first, second = _silu(x)
+    _, first, second = silu(x)
     weight = tl.load(gate + f, mask=f < F, other=0.0).to(COMPUTE)[None, :]
     slope = rows_of(grad, i, f, mask, F, COMPUTE)
     along = column_of(numbers, edge * 4, there, COMPUTE) * slope
@@ -252,9 +264,9 @@ def _product_values(
     F: tl.constexpr, SOFT: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Return gates and contents with their first two derivatives, [TILE_E, TILE_F] each."""
-    gate = _logistic(_joint(terms, ends, f, mask, F, 2, 0, COMPUTE))
-    x = _joint(terms, ends, f, mask, F, 2, 1, COMPUTE)
-    content = _softplus(x) if SOFT else _silu(x)
+    gate = logistic(joint_rows(terms, ends, f, mask, F, 2, 0, COMPUTE))
+    x = joint_rows(terms, ends, f, mask, F, 2, 1, COMPUTE)
+    content = softplus(x) if SOFT else silu(x)
     return gate, content
 
 
@@ -280,8 +292,8 @@ def _products_by_node(
         weight = column_of(weights, pair, there, COMPUTE)
         if CURVED:
             seconds = (at_received, at_sent, at_measured)
-            u = weight * _joint(seconds, ends, f, mask, F, 2, 0, COMPUTE)
-            v = weight * _joint(seconds, ends, f, mask, F, 2, 1, COMPUTE)
+            u = weight * joint_rows(seconds, ends, f, mask, F, 2, 0, COMPUTE)
+            v = weight * joint_rows(seconds, ends, f, mask, F, 2, 1, COMPUTE)
             each = u * gate[1] * content[0] + v * gate[0] * content[1]
             total += each + column_of(late, pair, there, COMPUTE) * gate[0] * content[0]
         else:
@@ -304,8 +316,8 @@ def _product_slopes(
     to_weight = slope * gate[0] * content[0]
     if CURVED:
         late = column_of(weights[1], pair, there, COMPUTE)
-        y = _joint(seconds, ends, f, mask, F, 2, 0, COMPUTE)
-        z = _joint(seconds, ends, f, mask, F, 2, 1, COMPUTE)
+        y = joint_rows(seconds, ends, f, mask, F, 2, 0, COMPUTE)
+        z = joint_rows(seconds, ends, f, mask, F, 2, 1, COMPUTE)
         u, v = weight * y, weight * z
         to_gate = u * gate[2] * content[0] + (v * content[1] + late * content[0]) * gate[1]
         to_gate *= slope
@@ -389,6 +401,31 @@ def _product_slopes_by_pair(
     tl.store(to_weights + pair, tl.sum(of_weight, 1), mask=there)
 
 
+@triton.jit(do_not_specialize=["pairs"])
+def _soft_rows(
+    values: tl.tensor, grad: tl.tensor, seconds: tl.tensor, out: tl.tensor, to_grad: tl.tensor,
+    pairs: tl.tensor,
+    F: tl.constexpr, SLOPES: tl.constexpr, CURVED: tl.constexpr, TILE_E: tl.constexpr,
+    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Return softplus minus ln 2, its gradient if ``SLOPES``, or both gradients of that one."""
+    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    mask = (pair < pairs)[:, None] & (f < F)[None, :]
+    x = rows_of(values, pair, f, mask, F, COMPUTE)
+    result = softplus(x)[0] - 0.6931471805599453
+    places = pair[:, None] * F + f[None, :]
+    if SLOPES:
+        first, second, _ = logistic(x)
+        factor = rows_of(grad, pair, f, mask, F, COMPUTE)
+        result = first * factor
+        if CURVED:
+            late = rows_of(seconds, pair, f, mask, F, COMPUTE)
+            result = second * factor * late
+            tl.store(to_grad + places, first * late, mask=mask)
+    tl.store(out + places, result, mask=mask)
+
+
 EDGE_FUNCTION_LOOPS = {
     "bent_by_edge": _bent_by_edge,
     "bent_slopes_by_node": _bent_slopes_by_node,
@@ -399,6 +436,7 @@ EDGE_FUNCTION_LOOPS = {
     "products_by_node": _products_by_node,
     "product_slopes_by_node": _product_slopes_by_node,
     "product_slopes_by_pair": _product_slopes_by_pair,
+    "soft_rows": _soft_rows,
 }
 """Loop by name."""
 

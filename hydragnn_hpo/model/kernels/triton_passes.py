@@ -28,13 +28,18 @@ from hydragnn_hpo.model.kernels.triton_edge_loops import (
     SUM_BY_NODE,
     SUM_FEATURES,
 )
+from hydragnn_hpo.model.kernels.triton_gate_loops import (
+    GATE_FEATURES,
+    GATE_LOOPS,
+    GATES_BY_NODE,
+)
 from hydragnn_hpo.model.kernels.triton_loops import ALL_FEATURES, BY_NODE, EXACT, LOOPS
 
-ALL_LOOPS = LOOPS | EDGE_FUNCTION_LOOPS | TRITON_COUPLINGS
+ALL_LOOPS = LOOPS | EDGE_FUNCTION_LOOPS | GATE_LOOPS | TRITON_COUPLINGS
 """Loop by name."""
 
-_ONE_ROW = BY_NODE + SUM_BY_NODE + COUPLED_BY_NODE
-_ALL_FEATURES = ALL_FEATURES + SUM_FEATURES + COUPLED_FEATURES
+_ONE_ROW = BY_NODE + SUM_BY_NODE + GATES_BY_NODE + COUPLED_BY_NODE
+_ALL_FEATURES = ALL_FEATURES + SUM_FEATURES + GATE_FEATURES + COUPLED_FEATURES
 
 _ROWS, _FEATURES, _NUMBERS = 16, 64, 4096
 """Most edges, features, and numbers of a tile: 32 numbers for each of the 128 threads."""
@@ -65,6 +70,11 @@ def choose_constants(inputs: Sequence[Tensor], width: int, components: int = 1) 
         "TILE_F": features,
         "COMPUTE": tl.float64 if exact else tl.float32,
     }
+
+
+def compute_type(constants: Constants) -> torch.dtype:
+    """Return the type in which loops compute."""
+    return torch.float64 if constants["COMPUTE"] is tl.float64 else torch.float32
 
 
 def run_loop(
@@ -328,8 +338,7 @@ def _constants_of_messages(inputs: Sequence[Tensor]) -> tuple[Constants, torch.d
     """Return the constants of aggregating loops, and the type in which they compute."""
     constants = choose_constants(inputs, inputs[0].shape[1])
     terms = {"MEASURED": inputs[2].shape[0] > 0, "FILTERED": inputs[3].shape[0] > 0}
-    exact = constants["COMPUTE"] is tl.float64
-    return constants | terms, torch.float64 if exact else torch.float32
+    return constants | terms, compute_type(constants)
 
 
 def aggregate_slopes_by_triton(

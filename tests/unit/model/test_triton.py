@@ -11,9 +11,12 @@ import kernel_binaries
 import pytest
 import torch
 from kernel_cases import (
+    EDGE_CASES,
     FACTORS,
     LAYOUTS,
     all_of_aggregates,
+    differentiate,
+    draw_edges,
     everything,
     factors_of,
     inputs_of,
@@ -25,10 +28,12 @@ from kernel_cases import (
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels import passes
-from tests.unit.model.test_edge_functions import CASES, SMOOTH, differentiate, draw
+from hydragnn_hpo.model.kernels.eager_edge_functions import EAGER_FUNCTIONS
+from hydragnn_hpo.model.kernels.eager_passes import EAGER_FORMS
 
 triton = pytest.importorskip("triton", reason="Triton is not installed: pip install triton.")
 from hydragnn_hpo.model.kernels import triton_passes  # noqa: E402
+from hydragnn_hpo.model.kernels.triton_edge_functions import TRITON_EDGE_LOOPS  # noqa: E402
 
 needs_interpreter = pytest.mark.skipif(
     not triton_passes.interprets(), reason="Triton compiles its loops where there is a GPU."
@@ -63,8 +68,6 @@ def assert_near(values, expected, tolerance):
         torch.testing.assert_close(each, wanted, rtol=0, atol=tolerance * scale)
 
 
-LEFT_TO_TORCH = ("soft", "edges", "edges stay")
-"""Functions of edges that have no loops of Triton."""
 CASES_OF_FORMS = [
     *((form, paired) for form in ("filtered", "vectors") for paired in LAYOUTS.values()),
     *((form, "some") for form in ("components", "directed", "weighted", "attended", "scores")),
@@ -73,6 +76,11 @@ CASES_OF_FORMS = [
         for form in ("coupled", "coupled to fewer", "triplets")
     ),
 ]
+
+
+def test_all_forms_and_functions_of_edges_have_loops():
+    assert triton_passes.TRITON_FORMS.keys() == EAGER_FORMS.keys()
+    assert TRITON_EDGE_LOOPS.keys() == EAGER_FUNCTIONS.keys()
 
 
 @needs_interpreter
@@ -86,41 +94,31 @@ def test_forms_equal_torch_to_the_second_derivative(form, paired, loops):
 
 
 @needs_interpreter
-@pytest.mark.parametrize("case", [case for case in CASES if case not in LEFT_TO_TORCH])
+@pytest.mark.parametrize("case", EDGE_CASES)
 def test_edge_functions_equal_torch_to_the_second_derivative(case, loops):
-    links, rows = random_links(1, "some", nodes=5)
-    inputs, smooth = draw(case, (links, rows)), SMOOTH.get(case, len(CASES[case][2]))
-    given = (CASES[case][0], inputs)
-    expected = differentiate(*given, replace(links, kernels="eager"), smooth)
+    links, rows = random_links(1, "some", nodes=4)
+    inputs = draw_edges(case, (links, rows))
+    expected = differentiate(case, inputs, links, "eager")
     assert not loops
-    assert_near(differentiate(*given, replace(links, kernels="triton"), smooth), expected, 1e-11)
+    assert_near(differentiate(case, inputs, links, "triton"), expected, 1e-11)
     assert any(constants["CURVED"] for _, constants in loops)
 
 
 @needs_interpreter
-@pytest.mark.parametrize("case", LEFT_TO_TORCH)
-def test_functions_without_loops_of_triton_are_left_to_torch(case):
-    links, rows = random_links(1, "some", nodes=5)
-    inputs = draw(case, (links, rows))
-    values = [CASES[case][0](*inputs, replace(links, kernels=k)) for k in ("eager", "triton")]
-    for eager, given in zip(*(v if isinstance(v, tuple) else (v,) for v in values), strict=True):
-        torch.testing.assert_close(given, eager, rtol=1e-12, atol=1e-12)
-
-
-@needs_interpreter
-@pytest.mark.parametrize("case", ["leaky ends", "gated", "softplus"])
+@pytest.mark.parametrize("case", ["leaky ends", "gated", "softplus", "edges"])
 def test_edge_functions_take_several_types_and_give_each_its_own(case, loops):
     links, rows = random_links(2, True, nodes=4)
     inputs = [
         each.detach().to(dtype).requires_grad_()
         for each, dtype in zip(
-            draw(case, (links, rows)), itertools.cycle([torch.bfloat16, torch.float32])
+            draw_edges(case, (links, rows)), itertools.cycle([torch.bfloat16, torch.float32])
         )
     ]
     exact = [each.detach().double().requires_grad_() for each in inputs]
     results, draws = [], torch.Generator()
     for given, kernels in ((inputs, "triton"), (exact, "eager")):
-        value = CASES[case][0](*given, replace(links, kernels=kernels))
+        value = EDGE_CASES[case][0](*given, replace(links, kernels=kernels))
+        value = torch.cat(value) if isinstance(value, tuple) else value
         slope = torch.randn(value.shape, generator=draws.manual_seed(5), dtype=torch.float64)
         slopes = torch.autograd.grad(value, given, slope.to(value.dtype))
         results.append([value, *slopes])
@@ -169,6 +167,9 @@ def test_no_edges_sum_to_zero(loops):
         assert not any(each.any() for each in values)
     assert not any(each.any() for each in all_of_aggregates(
         factors_of("pnaplus", links, 0), links, "triton"))  # fmt: skip
+    for case in EDGE_CASES:
+        values = differentiate(case, draw_edges(case, (links, 0)), links, "triton")
+        assert not any(each.any() for each in values)
 
 
 @needs_interpreter
@@ -185,7 +186,7 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another(loops):
 
 
 @needs_interpreter
-@pytest.mark.parametrize("conv", ["painn", "pna", "et", "egnn"])
+@pytest.mark.parametrize("conv", ["painn", "pna", "et", "egnn", "schnet", "alignn"])
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(1, count=4))]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
