@@ -10,17 +10,7 @@ import json
 import sys
 
 import torch
-from kernel_cases import (
-    EDGE_CASES,
-    FACTORS,
-    SUMS,
-    differentiate,
-    draw_edges,
-    factors_of,
-    inputs_of,
-    links_of,
-    random_links,
-)
+from kernel_cases import kernel_functions
 
 from hydragnn_hpo.model.kernels import passes
 
@@ -44,45 +34,12 @@ def launches_of_all_loops(dtype):
         launches[key] = (name, arrays, numbers, constants)
 
     subject.run_loop = noted
-    for paired in (True, False):
-        links, rows = random_links(1, paired)
-        call_forms(paired, dtype)
-        call_edge_functions(links, rows, dtype)
-    return launches.values()
-
-
-def call_forms(paired, dtype):
-    """Differentiate each form by each argument, and the aggregates."""
-    from hydragnn_hpo.model.kernels import triton_passes as subject
-
-    for form in SUMS:
-        name = {"components": "filtered", "coupled to fewer": "coupled"}.get(form, form)
-        if name not in subject.TRITON_FORMS:  # scores are a derivative of another form
-            continue
-        links, rows = links_of(form, 1, paired)
-        inputs = inputs_of(form, links, rows)
-        given = [each.to(dtype) for each in (*inputs, SUMS[form](*inputs, links))]
-        for slot in range(len(given)):
-            needed = [place == slot for place in range(len(given))]
-            subject.TRITON_FORMS[name](given, links.arrays, needed)
-    links, rows = random_links(1, paired)
-    for conv in FACTORS:
-        received, sent, measured, filters, weights = (
-            torch.empty(0, received.shape[1], dtype=dtype) if each is None else each.to(dtype)
-            for received in [torch.empty(1, inputs_of("filtered", links, rows)[0].shape[1])]
-            for each in factors_of(conv, links, rows)
-        )
-        inputs = (received, sent, measured, filters, weights)
-        sums, extremes, shares = subject.aggregate_by_triton(inputs, links.arrays)
-        reached = extremes, torch.cat((sums, shares), dim=1)
-        subject.aggregate_slopes_by_triton(inputs, links.arrays, reached, [True] * 5)
-
-
-def call_edge_functions(links, rows, dtype):
-    """Differentiate each function of edges twice, by numbers that no loop has written."""
     passes._triton_interprets = lambda: True
-    for case in EDGE_CASES:
-        differentiate(case, draw_edges(case, (links, rows), dtype), links, "triton")
+    for paired in (True, False):
+        for _, results, inputs, links in kernel_functions(paired):
+            given = [x if x is None else x.detach().to(dtype).requires_grad_() for x in inputs]
+            results(given, links, "triton")
+    return launches.values()
 
 
 def main(binary, dtype):

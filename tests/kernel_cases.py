@@ -204,3 +204,19 @@ def differentiate(case, inputs, links, kernels, smooth=None):
     first = torch.autograd.grad(values, inputs[:smooth], slopes, create_graph=True)
     loss = sum(each.square().sum() for each in (*first, *values))
     return [*values, *quick, *first, *torch.autograd.grad(loss, (*inputs, *slopes))]
+
+
+def kernel_functions(paired):
+    """Yield name, function of inputs, links and kernels, inputs and links of all functions.
+
+    What they return are values and derivatives, as above.
+    """
+    for form in SUMS:
+        links, rows = links_of(form, 1, paired)
+        yield form, partial(everything, form), inputs_of(form, links, rows), links
+    links, rows = random_links(1, paired)
+    for conv in FACTORS:
+        yield f"aggregate {conv}", all_of_aggregates, factors_of(conv, links, rows), links
+    for case in EDGE_CASES:
+        results, inputs = partial(differentiate, case), draw_edges(case, (links, rows))
+        yield f"edge function {case}", results, inputs, links
