@@ -22,7 +22,14 @@ import triton
 import triton.language as tl
 
 from hydragnn_hpo.model.kernels.triton_edge_loops import joint_rows, logistic, silu
-from hydragnn_hpo.model.kernels.triton_loops import column_of, edges_of_tile, rows_of
+from hydragnn_hpo.model.kernels.triton_loops import (
+    column_of,
+    edges_of_tile,
+    ends_of,
+    rows_of,
+    tile_of,
+    write_rows,
+)
 
 EPSILON = tl.constexpr(1e-5)
 """Added to variances, as in ``eager_gates``."""
@@ -30,28 +37,28 @@ EPSILON = tl.constexpr(1e-5)
 
 @triton.jit
 def _joint(
-    terms: tl.tuple, ends: tl.tuple, f: tl.tensor, mask: tl.tensor,
+    terms: tl.tuple, ends: tl.tuple, f: tl.tensor, there: tl.tensor,
     F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Return the joint values of edges, or their change, [TILE_E, TILE_F]."""
     product, nodes = terms
     edge, i, j = ends
     rows = (i * 3, j * 3 + 1, edge)
-    return joint_rows((nodes, nodes, product), rows, f, mask, F, 1, 0, COMPUTE)
+    return joint_rows((nodes, nodes, product), rows, f, there, F, 1, 0, COMPUTE)
 
 
 @triton.jit
 def _gates(
     terms: tl.tuple, seconds: tl.tuple, weights: tl.tuple, ends: tl.tuple, pair: tl.tensor,
-    f: tl.tensor, there: tl.tensor, mask: tl.tensor,
+    f: tl.tensor, there: tl.tensor,
     F: tl.constexpr, CURVED: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Return weighted gates and, if ``CURVED``, their change, [TILE_E, TILE_F] each."""
-    gate, first, _ = logistic(_joint(terms, ends, f, mask, F, COMPUTE))
+    gate, first, _ = logistic(_joint(terms, ends, f, there, F, COMPUTE))
     weight = column_of(weights[0], pair, there, COMPUTE)
     change = gate
     if CURVED:
-        change = weight * first * _joint(seconds, ends, f, mask, F, COMPUTE)
+        change = weight * first * _joint(seconds, ends, f, there, F, COMPUTE)
         change += column_of(weights[1], pair, there, COMPUTE) * gate
     return weight * gate, change
 
@@ -72,16 +79,15 @@ def _gates_by_node(
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-        mask = there[:, None] & (f < F)[None, :]
         j = tl.load(sender + edge, mask=there, other=0)
         ends = (edge, tl.zeros_like(j) + node, j)
         terms, seconds = (product, nodes), (at_product, at_nodes)
         gate, change = _gates(
-            terms, seconds, (weights, late), ends, pair, f, there, mask, F, CURVED, COMPUTE
+            terms, seconds, (weights, late), ends, pair, f, there, F, CURVED, COMPUTE
         )
-        value = rows_of(nodes, j * 3 + 2, f, mask, F, COMPUTE)
+        value = rows_of(nodes, j * 3 + 2, f, there, F, COMPUTE)
         if CURVED:
-            of_values += change * value + gate * rows_of(at_nodes, j * 3 + 2, f, mask, F, COMPUTE)
+            of_values += change * value + gate * rows_of(at_nodes, j * 3 + 2, f, there, F, COMPUTE)
             of_gates += change
         else:
             of_values += gate * value
@@ -107,16 +113,15 @@ def _gate_slopes_by_node(
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-        mask = there[:, None] & (f < F)[None, :]
-        total += rows_of(to_joint, edge, f, mask, F, COMPUTE)
+        total += rows_of(to_joint, edge, f, there, F, COMPUTE)
         if not RECEIVES:
             i = tl.load(other + edge, mask=there, other=0)
             ends = (edge, i, tl.zeros_like(i) + node)
             terms, seconds = (product, nodes), (at_product, at_nodes)
             gate, change = _gates(
-                terms, seconds, (weights, late), ends, pair, f, there, mask, F, CURVED, COMPUTE
+                terms, seconds, (weights, late), ends, pair, f, there, F, CURVED, COMPUTE
             )
-            sent += (change if CURVED else gate) * rows_of(to_gated, i, f, mask, F, COMPUTE)
+            sent += (change if CURVED else gate) * rows_of(to_gated, i, f, there, F, COMPUTE)
     row = to_nodes + node * (3 * F) + f
     if RECEIVES:
         tl.store(row, tl.sum(total, 0), mask=f < F)
@@ -146,18 +151,17 @@ def _moments(
     changes, squares, products = sums, sums, sums
     for start in range(0, F, TILE_F):
         f = start + tl.arange(0, TILE_F)
-        mask = there[:, None] & (f < F)[None, :]
-        sums += _joint(terms, ends, f, mask, F, COMPUTE)
+        sums += _joint(terms, ends, f, there, F, COMPUTE)
         if CURVED:
-            changes += _joint(seconds, ends, f, mask, F, COMPUTE)
+            changes += _joint(seconds, ends, f, there, F, COMPUTE)
     mean = _mean(sums, F)
     for start in range(0, F, TILE_F):
         f = start + tl.arange(0, TILE_F)
-        mask = there[:, None] & (f < F)[None, :]
-        x = tl.where(mask, _joint(terms, ends, f, mask, F, COMPUTE) - mean, 0.0)
+        x = _joint(terms, ends, f, there, F, COMPUTE) - mean
+        x = tl.where((f < F)[None, :], x, 0.0)
         squares += x * x
         if CURVED:
-            products += x * _joint(seconds, ends, f, mask, F, COMPUTE)
+            products += x * _joint(seconds, ends, f, there, F, COMPUTE)
     steep = 1.0 / tl.sqrt(_mean(squares, F) + EPSILON)
     return mean, steep, _mean(changes, F), _mean(products, F) * steep
 
@@ -165,15 +169,15 @@ def _moments(
 @triton.jit
 def _normal(
     terms: tl.tuple, seconds: tl.tuple, ends: tl.tuple, moments: tl.tuple, norm: tl.tuple,
-    f: tl.tensor, mask: tl.tensor,
+    f: tl.tensor, there: tl.tensor,
     F: tl.constexpr, CURVED: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Return normal values and their change, scales, and SiLU of the norm with its derivatives."""
     mean, steep, mean_change, tilt = moments
-    normal = (_joint(terms, ends, f, mask, F, COMPUTE) - mean) * steep
+    normal = (_joint(terms, ends, f, there, F, COMPUTE) - mean) * steep
     change = tl.zeros_like(normal)
     if CURVED:
-        change = _joint(seconds, ends, f, mask, F, COMPUTE) - mean_change - normal * tilt
+        change = _joint(seconds, ends, f, there, F, COMPUTE) - mean_change - normal * tilt
         change *= steep
     scale = tl.load(norm[0] + f, mask=f < F, other=0.0).to(COMPUTE)[None, :]
     shift = tl.load(norm[1] + f, mask=f < F, other=0.0).to(COMPUTE)[None, :]
@@ -189,44 +193,42 @@ def _updated_by_edge(
     COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add SiLU of the norm to the features of edges; or the gradient of their gradient, [E, F]."""
-    edge = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
-    there = edge < edges
-    i = tl.load(receiver + edge, mask=there, other=0)
-    ends = (edge, i, tl.load(sender + edge, mask=there, other=0))
+    edge, there = tile_of(edges, TILE_E)
+    i, j = ends_of(sender, receiver, edge, there)
+    ends = (edge, i, j)
     terms, seconds = (product, nodes), (at_product, at_nodes)
     moments = _moments(terms, seconds, ends, there, F, CURVED, TILE_E, TILE_F, COMPUTE)
     for start in range(0, F, TILE_F):
         f = start + tl.arange(0, TILE_F)
-        mask = there[:, None] & (f < F)[None, :]
         _, change, factor, activated = _normal(
-            terms, seconds, ends, moments, (scale, shift), f, mask, F, CURVED, COMPUTE
+            terms, seconds, ends, moments, (scale, shift), f, there, F, CURVED, COMPUTE
         )
         if CURVED:
-            result = rows_of(at_features, edge, f, mask, F, COMPUTE)
+            result = rows_of(at_features, edge, f, there, F, COMPUTE)
             result += activated[1] * factor * change
         else:
-            result = rows_of(features, edge, f, mask, F, COMPUTE) + activated[0]
-        tl.store(out + edge[:, None] * F + f[None, :], result, mask=mask)
+            result = rows_of(features, edge, f, there, F, COMPUTE) + activated[0]
+        write_rows(out, edge, f, there, result, F)
 
 
 @triton.jit
 def _gate_slopes(
     terms: tl.tuple, seconds: tl.tuple, weights: tl.tuple, grads: tl.tuple, ends: tl.tuple,
-    pair: tl.tensor, f: tl.tensor, there: tl.tensor, mask: tl.tensor,
+    pair: tl.tensor, f: tl.tensor, there: tl.tensor,
     F: tl.constexpr, CURVED: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Return gradients of gate inputs by both sums, and of the weight before its sum."""
-    gate, first, second = logistic(_joint(terms, ends, f, mask, F, COMPUTE))
+    gate, first, second = logistic(_joint(terms, ends, f, there, F, COMPUTE))
     _, i, j = ends
     weight = column_of(weights[0], pair, there, COMPUTE)
-    to_gated = rows_of(grads[0], i, f, mask, F, COMPUTE)
-    along = to_gated * rows_of(terms[1], j * 3 + 2, f, mask, F, COMPUTE)
-    along += rows_of(grads[1], i, f, mask, F, COMPUTE)
+    to_gated = rows_of(grads[0], i, f, there, F, COMPUTE)
+    along = to_gated * rows_of(terms[1], j * 3 + 2, f, there, F, COMPUTE)
+    along += rows_of(grads[1], i, f, there, F, COMPUTE)
     to_joint, to_weight = weight * first * along, gate * along
     if CURVED:
         late = column_of(weights[1], pair, there, COMPUTE)
-        change = _joint(seconds, ends, f, mask, F, COMPUTE)
-        moved = rows_of(seconds[1], j * 3 + 2, f, mask, F, COMPUTE) * to_gated
+        change = _joint(seconds, ends, f, there, F, COMPUTE)
+        moved = rows_of(seconds[1], j * 3 + 2, f, there, F, COMPUTE) * to_gated
         to_joint = along * (weight * second * change + late * first) + weight * first * moved
         to_weight = first * change * along + gate * moved
     return to_joint, to_weight
@@ -235,15 +237,15 @@ def _gate_slopes(
 @triton.jit
 def _norm_slopes(
     terms: tl.tuple, seconds: tl.tuple, ends: tl.tuple, moments: tl.tuple, norm: tl.tuple,
-    f: tl.tensor, mask: tl.tensor,
+    f: tl.tensor, there: tl.tensor,
     F: tl.constexpr, CURVED: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Return normal values, gradients of these, and of scale and shift, each with its change."""
     scale, shift, to_updated = norm
     normal, change, factor, activated = _normal(
-        terms, seconds, ends, moments, (scale, shift), f, mask, F, CURVED, COMPUTE
+        terms, seconds, ends, moments, (scale, shift), f, there, F, CURVED, COMPUTE
     )
-    grad = rows_of(to_updated, ends[0], f, mask, F, COMPUTE)
+    grad = rows_of(to_updated, ends[0], f, there, F, COMPUTE)
     slope, late = activated[1] * grad, tl.zeros_like(normal)
     to_scale, to_shift = slope * normal, slope
     if CURVED:
@@ -267,9 +269,8 @@ def _norm_sums(
     along, late, turned = plain, plain, plain
     for start in range(0, F, TILE_F):
         f = start + tl.arange(0, TILE_F)
-        mask = there[:, None] & (f < F)[None, :]
         normal, change, slope, bent, _, _ = _norm_slopes(
-            terms, seconds, ends, moments, norm, f, mask, F, CURVED, COMPUTE
+            terms, seconds, ends, moments, norm, f, there, F, CURVED, COMPUTE
         )
         plain += slope
         along += slope * normal
@@ -304,10 +305,9 @@ def _gate_slopes_by_edge(
     TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Differentiate by joint values, [E, F], weights, [E], and scale and shift, [tiles, 2, F]."""
-    edge = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
-    there = edge < edges
-    i = tl.load(receiver + edge, mask=there, other=0)
-    ends = (edge, i, tl.load(sender + edge, mask=there, other=0))
+    edge, there = tile_of(edges, TILE_E)
+    i, j = ends_of(sender, receiver, edge, there)
+    ends = (edge, i, j)
     pair = tl.where(edge < pairs, edge, edge - pairs)
     terms, seconds, norm = (product, nodes), (at_product, at_nodes), (scale, shift, to_updated)
     if NORMED:
@@ -318,19 +318,18 @@ def _gate_slopes_by_edge(
     of_weight = tl.zeros((TILE_E, TILE_F), COMPUTE)
     for start in range(0, F, TILE_F):
         f = start + tl.arange(0, TILE_F)
-        mask = there[:, None] & (f < F)[None, :]
         result, each = _gate_slopes(
-            terms, seconds, (weights, late), (to_gated, to_gates), ends, pair, f, there, mask,
+            terms, seconds, (weights, late), (to_gated, to_gates), ends, pair, f, there,
             F, CURVED, COMPUTE,
         )  # fmt: skip
         of_weight += each
         if NORMED:
-            slopes = _norm_slopes(terms, seconds, ends, moments, norm, f, mask, F, CURVED, COMPUTE)
+            slopes = _norm_slopes(terms, seconds, ends, moments, norm, f, there, F, CURVED, COMPUTE)
             result += _through_norm(slopes, moments, sums, CURVED)
             row = to_norm + tl.program_id(0) * (2 * F) + f
             tl.store(row, tl.sum(slopes[4], 0), mask=f < F)
             tl.store(row + F, tl.sum(slopes[5], 0), mask=f < F)
-        tl.store(to_joint + edge[:, None] * F + f[None, :], result, mask=mask)
+        write_rows(to_joint, edge, f, there, result, F)
     tl.store(to_weight + edge, tl.sum(of_weight, 1), mask=there)
 
 
@@ -341,9 +340,3 @@ GATE_LOOPS = {
     "updated_by_edge": _updated_by_edge,
 }
 """Loop by name."""
-
-GATES_BY_NODE = ("gates_by_node", "gate_slopes_by_node")
-"""Loops that have a program for each node, as ``triton_loops.BY_NODE``."""
-
-GATE_FEATURES = ("gate_slopes_by_edge", "updated_by_edge")
-"""Loops that take all features, as ``triton_loops.ALL_FEATURES``."""
