@@ -14,6 +14,7 @@ from kernel_cases import (
     EDGE_CASES,
     FACTORS,
     LAYOUTS,
+    SUMS,
     all_of_aggregates,
     differentiate,
     draw_edges,
@@ -137,6 +138,44 @@ def test_fp32_is_summed_in_fp32(loops):
     inputs = inputs_of("directed", links, rows, torch.float32)
     expected = everything("directed", inputs, links, "eager")
     assert_near(everything("directed", inputs, links, "triton"), expected, 1e-5)
+    assert {constants["COMPUTE"] for _, constants in loops} == {triton.language.float32}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("name", ["filtered", "directed", "vectors", "soft"])
+def test_bf16_is_summed_in_fp32_and_rounded_once(name, loops):
+    """To one unit in the last of 8 bits: the interpreter cuts off where a GPU rounds."""
+    links, rows = random_links(1, "some", nodes=4)
+    if name in SUMS:
+        function, drawn = SUMS[name], inputs_of(name, links, rows)
+    else:
+        function, drawn = EDGE_CASES[name][0], draw_edges(name, (links, rows))
+    low, results = [each.detach().bfloat16() for each in drawn], []
+    for kernels, dtype in (("triton", torch.bfloat16), ("eager", torch.float64)):
+        inputs = [each.to(dtype).requires_grad_() for each in low]
+        value = function(*inputs, replace(links, kernels=kernels))
+        slope = torch.randn(value.shape, generator=torch.Generator().manual_seed(9)).bfloat16()
+        results.append([value, *torch.autograd.grad(value, inputs, slope.to(dtype))])
+    for each, exact in zip(*results, strict=True):
+        assert each.dtype is torch.bfloat16
+        most = 2**-7 * exact.abs() + 1e-6 * exact.abs().max()  # of fp32, where a sum cancels
+        assert ((each.double() - exact).abs() <= most).all()
+    assert {constants["COMPUTE"] for _, constants in loops} == {triton.language.float32}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("conv", ["schnet", "painn"])
+def test_a_net_under_autocast_is_as_exact_as_bf16(conv, make, loops):
+    graph, results = make.graph(*make.atoms(1, count=4)), []
+    for kernels, dtype in (("eager", torch.float64), ("triton", torch.float32)):
+        net = make.net({"energy": {}}, features=16, conv=conv, kernels=kernels).to(dtype)
+        with torch.autocast("cpu", torch.bfloat16, enabled=kernels == "triton"):
+            energy = net(make.batch(graph, dtype=dtype))["energy"]
+        slopes = torch.autograd.grad(energy.sum(), list(net.parameters()))
+        results.append([energy, torch.cat([slope.flatten() for slope in slopes])])
+    for exact, values in zip(*results, strict=True):
+        error = (values - exact).detach().norm() / exact.detach().norm()
+        assert 1e-4 < error < 0.02
     assert {constants["COMPUTE"] for _, constants in loops} == {triton.language.float32}
 
 
