@@ -10,9 +10,9 @@ import json
 import sys
 
 import torch
-from kernel_cases import FACTORS, SUMS, WIDTH, factors_of, inputs_of, links_of, random_links
+from kernel_cases import kernel_functions
 
-from hydragnn_hpo.model.kernels.eager_edge_functions import EdgeCall
+from hydragnn_hpo.model.kernels import passes
 
 TARGETS = {"cubin": ("ptx", "cuda", 90, 32), "hsaco": ("amdgcn", "hip", "gfx90a", 64)}
 TYPES = {
@@ -34,57 +34,12 @@ def launches_of_all_loops(dtype):
         launches[key] = (name, arrays, numbers, constants)
 
     subject.run_loop = noted
+    passes._triton_interprets = lambda: True
     for paired in (True, False):
-        links, rows = random_links(1, paired)
-        call_forms(paired, dtype)
-        call_edge_functions(links, rows, dtype)
+        for _, results, inputs, links in kernel_functions(paired):
+            given = [x if x is None else x.detach().to(dtype).requires_grad_() for x in inputs]
+            results(given, links, "triton")
     return launches.values()
-
-
-def call_forms(paired, dtype):
-    """Differentiate each form by each argument, and the aggregates."""
-    from hydragnn_hpo.model.kernels import triton_passes as subject
-
-    for form in SUMS:
-        name = {"components": "filtered", "coupled to fewer": "coupled"}.get(form, form)
-        if name not in subject.TRITON_FORMS:  # scores are a derivative of another form
-            continue
-        links, rows = links_of(form, 1, paired)
-        inputs = inputs_of(form, links, rows)
-        given = [each.to(dtype) for each in (*inputs, SUMS[form](*inputs, links))]
-        for slot in range(len(given)):
-            needed = [place == slot for place in range(len(given))]
-            subject.TRITON_FORMS[name](given, links.arrays, needed)
-    links, rows = random_links(1, paired)
-    for conv in FACTORS:
-        received, sent, measured, filters, weights = (
-            torch.empty(0, received.shape[1], dtype=dtype) if each is None else each.to(dtype)
-            for received in [torch.empty(1, inputs_of("filtered", links, rows)[0].shape[1])]
-            for each in factors_of(conv, links, rows)
-        )
-        inputs = (received, sent, measured, filters, weights)
-        sums, extremes, shares = subject.aggregate_by_triton(inputs, links.arrays)
-        reached = extremes, torch.cat((sums, shares), dim=1)
-        subject.aggregate_slopes_by_triton(inputs, links.arrays, reached, [True] * 5)
-
-
-def call_edge_functions(links, rows, dtype):
-    """Call each function of edges, its slopes and its curvature."""
-    from hydragnn_hpo.model.kernels.triton_edge_functions import TRITON_EDGE_LOOPS
-
-    nodes, edges, two = links.num_nodes, len(links.sender), 2 * WIDTH
-    products = [(nodes, two), (nodes, two), (rows, two), (rows, 1)]
-    for name, option, shapes in (
-        ("bent_ends", 0.2, [(nodes, WIDTH), (nodes, WIDTH), (rows, WIDTH)]),
-        ("gated_sum", 0.0, [(edges, WIDTH), (rows, 1), (WIDTH,), (1, WIDTH), (1,)]),
-        ("product_sum", 0.0, products),
-        ("product_sum", 1.0, products),
-    ):
-        inputs, loops = [torch.zeros(s, dtype=dtype) for s in shapes], TRITON_EDGE_LOOPS[name]
-        call = EdgeCall(inputs, links, option)
-        value = loops.value(call)
-        loops.slopes(call, value)
-        loops.curvature(call, [value, *(inputs[slot] for slot in loops.smooth)])
 
 
 def main(binary, dtype):

@@ -4,12 +4,21 @@ Each function that takes ``kernels`` computes by that implementation.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import torch
+from torch import nn
 
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels import passes
 from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
+from hydragnn_hpo.model.kernels.edge_functions import (
+    activate_ends,
+    gated_linear_sum,
+    gated_product_sum,
+    soften_rows,
+    update_gated_edges,
+)
 
 LAYOUTS = {"paired": True, "one-way": False, "some one-way": "some"}
 """What ``random_links`` takes, by name."""
@@ -122,3 +131,92 @@ def all_of_aggregates(inputs, links, kernels):
 
 def whole(shape, generator, dtype):
     return torch.randint(-2, 3, shape, generator=generator).to(dtype)
+
+
+def gated(hidden, weights, matrix, bias, *gate_and_links):
+    """Call ``gated_linear_sum`` with the parameters as inputs."""
+    *gate, links = gate_and_links
+    last, score = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+    for layer, values in ((last, (matrix, bias)), (score, gate)):
+        for name, value in zip(("weight", "bias"), values, strict=False):
+            del layer._parameters[name]
+            setattr(layer, name, value)
+    return gated_linear_sum(hidden, last, score if gate else None, weights, links)
+
+
+def update(product, nodes, weights, *rest):
+    """Call ``update_gated_edges`` with the parameters as inputs."""
+    *edges, links = rest
+    norm = nn.LayerNorm(WIDTH) if edges else None
+    if norm is not None:
+        for name, value in zip(("weight", "bias"), edges[1:], strict=True):
+            del norm._parameters[name]
+            norm._parameters[name] = value
+    values = update_gated_edges(product, nodes, weights, edges[0] if edges else None, norm, links)
+    return values if edges else values[:2]
+
+
+N, E, P = "nodes", "edges", "pairs"
+TERMS, DOUBLE = (
+    [(N, WIDTH), (N, WIDTH), (P, WIDTH)],
+    [(N, 2 * WIDTH), (N, 2 * WIDTH), (P, 2 * WIDTH)],
+)
+GATED = [(E, WIDTH), (N, 3 * WIDTH), (P, 1)]
+LINEAR = [(E, WIDTH), (P, 1), (WIDTH, WIDTH), (WIDTH,)]
+EDGE_CASES = {
+    "ends": (activate_ends, TERMS),
+    "leaky ends": (partial(activate_ends, slope=0.2), TERMS),
+    "gated": (gated, [*LINEAR, (1, WIDTH), (1,)]),
+    "no gate": (gated, LINEAR),
+    "softplus": (gated_product_sum, [*DOUBLE, (P, 1)]),
+    "silu": (partial(gated_product_sum, activation="silu"), [*DOUBLE, (P, 1)]),
+    "soft": (soften_rows, [(P, WIDTH)]),
+    "edges": (update, [*GATED, (E, WIDTH), (WIDTH,), (WIDTH,)]),
+    "edges stay": (update, GATED),
+}
+"""Function of edges, and shapes of its inputs."""
+SMOOTH = {"gated": 2, "no gate": 2, "edges": 4}
+"""Number of inputs, the first ones, that depend on positions where not all do."""
+
+
+def draw_edges(case, layout, dtype=torch.float64, scale=1.0):
+    """Draw the inputs of a function of edges, given links and the number of pairs."""
+    links, rows = layout
+    sizes = {N: links.num_nodes, E: len(links.sender), P: rows}
+    draws, shapes = torch.Generator().manual_seed(3), EDGE_CASES[case][1]
+    sized = [(sizes.get(shape[0], shape[0]), *shape[1:]) for shape in shapes]
+    return [
+        (scale * torch.randn(shape, generator=draws, dtype=dtype)).requires_grad_()
+        for shape in sized
+    ]
+
+
+def differentiate(case, inputs, links, kernels, smooth=None):
+    """Return the values, first derivatives, and those of a function of the first ``smooth``.
+
+    Those of the function are by all inputs, and by what the values are multiplied by.
+    """
+    smooth = SMOOTH.get(case, len(inputs)) if smooth is None else smooth
+    values = EDGE_CASES[case][0](*inputs, replace(links, kernels=kernels))
+    values = values if isinstance(values, tuple) else (values,)
+    slopes = [value.detach().cos().requires_grad_() for value in values]
+    quick = torch.autograd.grad(values, inputs, slopes, retain_graph=True)
+    first = torch.autograd.grad(values, inputs[:smooth], slopes, create_graph=True)
+    loss = sum(each.square().sum() for each in (*first, *values))
+    return [*values, *quick, *first, *torch.autograd.grad(loss, (*inputs, *slopes))]
+
+
+def kernel_functions(paired):
+    """Yield name, function of inputs, links and kernels, inputs and links of all functions.
+
+    What they return are values and derivatives, as above.
+    """
+    for form in SUMS:
+        links, rows = links_of(form, 1, paired)
+        yield form, partial(everything, form), inputs_of(form, links, rows), links
+    links, rows = random_links(1, paired)
+    for conv in FACTORS:
+        yield f"aggregate {conv}", all_of_aggregates, factors_of(conv, links, rows), links
+    for case in EDGE_CASES:
+        results, inputs = partial(differentiate, case), draw_edges(case, (links, rows))
+        yield f"edge function {case}", results, inputs, links

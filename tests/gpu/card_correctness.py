@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any
 import models
 import numpy as np
 import torch
-from kernel_cases import (
-    FACTORS,
-    SUMS,
-    all_of_aggregates,
-    everything,
-    factors_of,
-    inputs_of,
-    links_of,
-    random_links,
-)
+from kernel_cases import kernel_functions
 from torch import Tensor
 
 from hydragnn_hpo.config.convs import CONV_SPECS
@@ -97,17 +88,9 @@ def compare_conv(
 def run(report: "Report", device: torch.device) -> None:
     """Check kernels, then energies of all convs, then forces, each in several types."""
     for dtype, limit in KERNEL_LIMITS.items():
-        for form in SUMS:
-            links, rows = links_of(form, 1, paired=True)
-            work = partial(compare_kernels, partial(everything, form))
-            name = f"kernel {form} {str(dtype)[6:]}"
-            given = (inputs_of(form, links, rows), links, dtype, device)
-            report.check(name, partial(work, *given), limit)
-        links, rows = random_links(1, paired=True)
-        for conv in FACTORS:
-            inputs = factors_of(conv, links, rows)
-            work = partial(compare_kernels, all_of_aggregates, inputs, links, dtype, device)
-            report.check(f"kernel aggregate {conv} {str(dtype)[6:]}", work, limit)
+        for name, results, inputs, links in kernel_functions("some"):
+            work = partial(compare_kernels, results, inputs, links, dtype, device)
+            report.check(f"kernel {name} {str(dtype)[6:]}", work, limit)
     columns = models.molecules(2 if report.small else 8)
     batches = {
         dtype: make_batch(

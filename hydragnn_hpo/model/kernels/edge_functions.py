@@ -141,7 +141,7 @@ def soften_rows(values: Tensor, links: Links) -> Tensor:
 def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Any:
     """Return the value of a function, or its values, by loops where these can run."""
     kernels = usable_kernels(links.kernels, inputs)
-    if kernels == "eager" or name not in _import_loops(kernels):
+    if kernels == "eager":
         return EAGER_FUNCTIONS[name](EdgeCall(inputs, links, option))
     with without_autocast(inputs[0]):
         return _Value.apply(  # type: ignore[no-untyped-call]
@@ -150,10 +150,7 @@ def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Any:
 
 
 def _import_loops(kernels: str) -> dict[str, EdgeLoops]:
-    """Return the loops by name; numba and Triton are imported at their first use.
-
-    Triton may lack some, which torch's operations then make.
-    """
+    """Return the loops by name; numba and Triton are imported at their first use."""
     if kernels == "triton":
         from hydragnn_hpo.model.kernels.triton_edge_functions import TRITON_EDGE_LOOPS
 

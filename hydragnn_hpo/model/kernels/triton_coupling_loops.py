@@ -17,7 +17,14 @@ Arguments that several loops take, beside those of ``triton_loops``:
 import triton
 import triton.language as tl
 
-from hydragnn_hpo.model.kernels.triton_loops import column_of, edges_of_tile, rows_of
+from hydragnn_hpo.model.kernels.triton_loops import (
+    column_of,
+    edges_of_tile,
+    ends_of,
+    rows_of,
+    tile_of,
+    write_rows,
+)
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -38,14 +45,13 @@ def _coupled_by_node(
         total = tl.zeros((TILE_E, TILE_F), COMPUTE)
         for first in range(tl.load(starts + node), last, TILE_E):
             edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-            mask = there[:, None] & (f < F)[None, :]
             j = tl.load(other + edge, mask=there, other=0)
             mixed = tl.zeros((TILE_E, TILE_F), COMPUTE)
             for a in range(VALUES):
                 place = edge * (SUMS * VALUES) + (a * SUMS + b if BACK else b * VALUES + a)
                 factor = column_of(mixing, place, there, COMPUTE)
-                mixed += factor * rows_of(values, j * VALUES + a, f, mask, F, COMPUTE)
-            total += mixed * rows_of(filters, pair, f, mask, F, COMPUTE)
+                mixed += factor * rows_of(values, j * VALUES + a, f, there, F, COMPUTE)
+            total += mixed * rows_of(filters, pair, f, there, F, COMPUTE)
         tl.store(out + (node * SUMS + b) * F + f, tl.sum(total, 0), mask=f < F)
 
 
@@ -57,23 +63,20 @@ def _coupled_by_pair(
     TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply mixed values of the senders by gradients, [N, SUMS, F], and sum by pair, [P, F]."""
-    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    pair, there = tile_of(pairs, TILE_E)
     f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
-    there = pair < pairs
     total = tl.zeros((TILE_E, TILE_F), COMPUTE)
     for way in tl.static_range(WAYS):
         edge = pair + way * pairs
         here = there & (edge < edges)
-        known = here[:, None] & (f < F)[None, :]
-        j = tl.load(sender + edge, mask=here, other=0)
-        i = tl.load(receiver + edge, mask=here, other=0)
+        i, j = ends_of(sender, receiver, edge, here)
         for b in range(SUMS):
             mixed = tl.zeros((TILE_E, TILE_F), COMPUTE)
             for a in range(VALUES):
                 factor = column_of(mixing, (edge * SUMS + b) * VALUES + a, here, COMPUTE)
-                mixed += factor * rows_of(values, j * VALUES + a, f, known, F, COMPUTE)
-            total += mixed * rows_of(grad, i * SUMS + b, f, known, F, COMPUTE)
-    tl.store(out + pair[:, None] * F + f[None, :], total, mask=there[:, None] & (f < F)[None, :])
+                mixed += factor * rows_of(values, j * VALUES + a, f, here, F, COMPUTE)
+            total += mixed * rows_of(grad, i * SUMS + b, f, here, F, COMPUTE)
+    write_rows(out, pair, f, there, total, F)
 
 
 @triton.jit(do_not_specialize=["pairs", "edges"])
@@ -84,20 +87,17 @@ def _coupled_by_edge(
     TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply filtered values of the senders by gradients, and sum over features."""
-    edge = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
-    there = edge < edges
+    edge, there = tile_of(edges, TILE_E)
     pair = tl.where(edge < pairs, edge, edge - pairs)
-    j = tl.load(sender + edge, mask=there, other=0)
-    i = tl.load(receiver + edge, mask=there, other=0)
+    i, j = ends_of(sender, receiver, edge, there)
     for b in range(SUMS):
         for a in range(VALUES):
             total = tl.zeros((TILE_E, TILE_F), COMPUTE)
             for first in range(0, F, TILE_F):
                 f = first + tl.arange(0, TILE_F)
-                mask = there[:, None] & (f < F)[None, :]
-                slope = rows_of(grad, i * SUMS + b, f, mask, F, COMPUTE)
-                slope *= rows_of(filters, pair, f, mask, F, COMPUTE)
-                total += slope * rows_of(values, j * VALUES + a, f, mask, F, COMPUTE)
+                slope = rows_of(grad, i * SUMS + b, f, there, F, COMPUTE)
+                slope *= rows_of(filters, pair, f, there, F, COMPUTE)
+                total += slope * rows_of(values, j * VALUES + a, f, there, F, COMPUTE)
             place = to_mixing + (edge * SUMS + b) * VALUES + a
             tl.store(place, tl.sum(total, 1), mask=there)
 
@@ -116,14 +116,13 @@ def _triplets_by_second(
     last = tl.load(starts + own + 1)
     for start in range(tl.load(starts + own), last, TILE_E):
         triplet, there = _triplets_of_tile(order, start + tl.arange(0, TILE_E), last)
-        mask = there[:, None] & (f < F)[None, :]
         j = tl.load(first + triplet, mask=there, other=0)
         pair = tl.where(j < pairs, j, j - pairs)
         mixed = tl.zeros((TILE_E, TILE_F), COMPUTE)
         for s in range(FUNCTIONS):
             weight = column_of(weights, triplet * FUNCTIONS + s, there, COMPUTE)
-            mixed += weight * rows_of(filters, s * pairs + pair, f, mask, F, COMPUTE)
-        total += mixed * rows_of(messages, j, f, mask, F, COMPUTE)
+            mixed += weight * rows_of(filters, s * pairs + pair, f, there, F, COMPUTE)
+        total += mixed * rows_of(messages, j, f, there, F, COMPUTE)
     tl.store(out + own * F + f, tl.sum(total, 0), mask=f < F)
 
 
@@ -149,14 +148,13 @@ def _triplets_by_first(
     last = tl.load(starts + own + 1)
     for start in range(tl.load(starts + own), last, TILE_E):
         triplet, there = _triplets_of_tile(order, start + tl.arange(0, TILE_E), last)
-        mask = there[:, None] & (f < F)[None, :]
         i = tl.load(second + triplet, mask=there, other=0)
         mixed = tl.zeros((TILE_E, TILE_F), COMPUTE)
         for s in range(FUNCTIONS):
             row = tl.load(filters + (s * pairs + pair) * F + f, mask=f < F, other=0.0)
             weight = column_of(weights, triplet * FUNCTIONS + s, there, COMPUTE)
             mixed += weight * row.to(COMPUTE)[None, :]
-        total += mixed * rows_of(grad, i, f, mask, F, COMPUTE)
+        total += mixed * rows_of(grad, i, f, there, F, COMPUTE)
     tl.store(to_messages + own * F + f, tl.sum(total, 0), mask=f < F)
 
 
@@ -180,10 +178,9 @@ def _triplets_by_pair(
             last = tl.load(starts + own + 1, mask=here, other=0)
             for start in range(tl.load(starts + own, mask=here, other=0), last, TILE_E):
                 triplet, there = _triplets_of_tile(order, start + tl.arange(0, TILE_E), last)
-                mask = there[:, None] & (f < F)[None, :]
                 i = tl.load(second + triplet, mask=there, other=0)
                 weight = column_of(weights, triplet * FUNCTIONS + s, there, COMPUTE)
-                total += weight * rows_of(grad, i, f, mask, F, COMPUTE)
+                total += weight * rows_of(grad, i, f, there, F, COMPUTE)
             message = tl.load(messages + own * F + f, mask=here & (f < F), other=0.0)
             result += tl.sum(total, 0) * message.to(COMPUTE)
         tl.store(to_filters + (s * pairs + pair) * F + f, result, mask=f < F)
@@ -197,19 +194,16 @@ def _triplets_by_triplet(
     COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Differentiate ``_triplets_by_second`` by the weights, [T, S]."""
-    triplet = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
-    there = triplet < triplets
-    j = tl.load(first + triplet, mask=there, other=0)
-    i = tl.load(second + triplet, mask=there, other=0)
+    triplet, there = tile_of(triplets, TILE_E)
+    i, j = ends_of(first, second, triplet, there)
     pair = tl.where(j < pairs, j, j - pairs)
     for s in range(FUNCTIONS):
         total = tl.zeros((TILE_E, TILE_F), COMPUTE)
         for start in range(0, F, TILE_F):
             f = start + tl.arange(0, TILE_F)
-            mask = there[:, None] & (f < F)[None, :]
-            slope = rows_of(grad, i, f, mask, F, COMPUTE)
-            slope *= rows_of(messages, j, f, mask, F, COMPUTE)
-            total += slope * rows_of(filters, s * pairs + pair, f, mask, F, COMPUTE)
+            slope = rows_of(grad, i, f, there, F, COMPUTE)
+            slope *= rows_of(messages, j, f, there, F, COMPUTE)
+            total += slope * rows_of(filters, s * pairs + pair, f, there, F, COMPUTE)
         tl.store(to_weights + triplet * FUNCTIONS + s, tl.sum(total, 1), mask=there)
 
 
@@ -223,12 +217,3 @@ TRITON_COUPLINGS = {
     "triplets_by_triplet": _triplets_by_triplet,
 }
 """Loop by name."""
-
-COUPLED_BY_NODE = (
-    *("coupled_by_node", "triplets_by_second", "triplets_by_first"),
-    "triplets_by_pair",
-)
-"""Loops that have a program for each node, edge or pair, as ``triton_loops.BY_NODE``."""
-
-COUPLED_FEATURES = ("coupled_by_edge", "triplets_by_triplet")
-"""Loops that take all features, as ``triton_loops.ALL_FEATURES``."""

@@ -10,7 +10,6 @@ import functools
 from collections.abc import Sequence
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
 from hydragnn_hpo.model.kernels import triton_passes
@@ -99,8 +98,7 @@ class _GatedMessages:
         self.second = self.product if second is None else second
         constants = choose_constants((*call.inputs, grad), self.product.shape[1])
         self.constants = constants | {"CURVED": second is not None}
-        edges, exact = self.product.shape[0], constants["COMPUTE"] is tl.float64
-        self.dtype = torch.float64 if exact else torch.float32
+        edges, self.dtype = self.product.shape[0], triton_passes.compute_type(constants)
         numbers = self.new_numbers()
         arrays = (self.product, *self.vectors, self.second, grad, call.links.receiver, numbers)
         triton_passes.run_loop("gate_numbers", arrays, [edges], edges, **self.constants)
@@ -240,9 +238,117 @@ def product_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     return [*_product_slopes(call, seconds, grad, curved=True), to_grad]
 
 
+def _run_soft_rows(arrays: Inputs, *, slopes: bool, curved: bool) -> None:
+    """Run the loop of ``soft_rows`` on values, both gradients, and both results."""
+    (pairs, width), flags = arrays[0].shape, {"SLOPES": slopes, "CURVED": curved}
+    constants = choose_constants(arrays, width) | flags
+    triton_passes.run_loop("soft_rows", arrays, [pairs], pairs, **constants)
+
+
+def soft_rows(call: EdgeCall) -> Tensor:
+    """Apply the shifted softplus, see ``edge_functions.soften_rows``."""
+    (values,), out = call.inputs, empty_like(call.inputs[0])
+    _run_soft_rows((values, values, values, out, out), slopes=False, curved=False)
+    return out
+
+
+def soft_rows_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``soft_rows``, given the gradient, [P, F]."""
+    (values,), out = call.inputs, empty_like(call.inputs[0])
+    _run_soft_rows((values, grad, values, out, out), slopes=True, curved=False)
+    return [out]
+
+
+def soft_rows_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``soft_rows_slopes``, given its gradient and that of its result."""
+    slopes = [empty_like(each) for each in (*call.inputs, grads[0])]
+    _run_soft_rows((*call.inputs, *grads, *slopes), slopes=True, curved=True)
+    return slopes
+
+
+def _constants_of_gates(call: EdgeCall, *, curved: bool) -> Constants:
+    return choose_constants(call.inputs, call.inputs[0].shape[1]) | {"CURVED": curved}
+
+
+def _gates_at_nodes(call: EdgeCall, seconds: Inputs, *, curved: bool) -> tuple[Tensor, ...]:
+    """Return sums of gated values and of gates, or gradients of their gradients, [N, F] each."""
+    product, nodes, weights, *_ = call.inputs
+    links, shape = call.links, (2, nodes.shape[0], product.shape[1])
+    sums = product.new_empty(shape, dtype=_joint_type((product, nodes))).unbind()
+    edges = (links.sender, links.by_receiver, links.receiver_starts)
+    arrays, pairs = (*call.inputs[:3], *seconds[:3], *edges, *sums), weights.shape[0]
+    constants = _constants_of_gates(call, curved=curved)
+    triton_passes.run_loop("gates_by_node", arrays, [pairs], shape[1], **constants)
+    return sums
+
+
+def _update_edges(call: EdgeCall, seconds: Inputs, *, curved: bool) -> Tensor:
+    """Return features of the edges, or gradients of their gradients, [E, F], or [0, F]."""
+    (product, nodes, _, *rest), (late, late_nodes, _, late_features) = call.inputs, seconds[:4]
+    out = empty_like(rest[0].to(_joint_type((product, rest[0]))))
+    given = (product, nodes, *rest, late, late_nodes, late_features)
+    arrays, edges = (*given, call.links.sender, call.links.receiver, out), out.shape[0]
+    constants = _constants_of_gates(call, curved=curved)
+    triton_passes.run_loop("updated_by_edge", arrays, [edges], edges, **constants)
+    return out
+
+
+def _gate_slopes(
+    call: EdgeCall, seconds: Inputs, grads: Inputs, *, curved: bool
+) -> list[Tensor | None]:
+    """Return gradients of all inputs but features, or those of their gradients if ``curved``."""
+    product, nodes, weights, _, *norm = call.inputs
+    (edges, width), sizes = product.shape, [weights.shape[0], product.shape[0]]
+    constants, normed = _constants_of_gates(call, curved=curved), norm[0].shape[0] > 0
+    dtype, tiles = triton_passes.compute_type(constants), -(-edges // int(constants["TILE_E"]))
+    to_joint, to_weight = (product.new_empty(edges, n, dtype=dtype) for n in (width, 1))
+    to_norm, to_nodes = product.new_empty(tiles, 2, width, dtype=dtype), empty_like(nodes)
+    s, r, by_r, r_starts, by_s, s_starts = call.links.arrays
+    given = (product, nodes, weights, *norm, *seconds[:3], *grads, s, r)
+    arrays, own = (*given, to_joint, to_weight, to_norm), constants | {"NORMED": normed}
+    triton_passes.run_loop("gate_slopes_by_edge", arrays, sizes, edges, **own)
+    given = (*call.inputs[:3], *seconds[:3], grads[0], to_joint)
+    for receives, links in ((True, (s, by_r, r_starts)), (False, (r, by_s, s_starts))):
+        arrays, own = (*given, *links, to_nodes), constants | {"RECEIVES": receives}
+        triton_passes.run_loop("gate_slopes_by_node", arrays, sizes[:1], nodes.shape[0], **own)
+    to_weights = sum_pairs(to_weight, weights.shape[0])
+    slopes = (to_joint, to_nodes, to_weights, None, *(to_norm.sum(0) if normed else (None, None)))
+    return [
+        None if slope is None else slope.to(each.dtype)
+        for slope, each in zip(slopes, call.inputs, strict=True)
+    ]
+
+
+def gated_edges(call: EdgeCall) -> tuple[Tensor, ...]:
+    """Sum gated values and gates, and update edges, see ``edge_functions.update_gated_edges``.
+
+    Returns:
+        Both sums, [N, F] each, and the new features of the edges.
+    """
+    sums = _gates_at_nodes(call, call.inputs, curved=False)
+    return *sums, _update_edges(call, call.inputs, curved=False)
+
+
+def gated_edges_slopes(call: EdgeCall, *grads: Tensor) -> list[Tensor | None]:
+    """Differentiate ``gated_edges`` by all inputs, given the gradients of both sums and edges."""
+    slopes = _gate_slopes(call, call.inputs, grads, curved=False)
+    slopes[3] = grads[2].to(call.inputs[3].dtype)
+    return slopes
+
+
+def gated_edges_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor | None]:
+    """Differentiate ``gated_edges_slopes``, given its gradients and those of its first results."""
+    grads, seconds = grads[:3], grads[3:]
+    late = _gates_at_nodes(call, seconds, curved=True)
+    to_grads = (*late, _update_edges(call, seconds, curved=True))
+    return [*_gate_slopes(call, seconds, grads, curved=True), *to_grads]
+
+
 TRITON_EDGE_LOOPS: dict[str, EdgeLoops] = {
+    "gated_edges": EdgeLoops(gated_edges, gated_edges_slopes, gated_edges_curvature, (0, 1, 2, 3)),
     "bent_ends": EdgeLoops(bent_ends, bent_ends_slopes, bent_ends_curvature, (0, 1, 2)),
     "gated_sum": EdgeLoops(gated_sum, gated_sum_slopes, gated_sum_curvature, (0, 1)),
     "product_sum": EdgeLoops(product_sum, product_sum_slopes, product_sum_curvature, (0, 1, 2, 3)),
+    "soft_rows": EdgeLoops(soft_rows, soft_rows_slopes, soft_rows_curvature, (0,)),
 }
 """Implementation of each function."""

@@ -13,6 +13,7 @@ Arguments that many loops take, beside those of ``triton_loops``:
   ``CURVED``, which differentiates slopes, and not values.
 - ``late``: gradient of the slopes of the weights, [P, 1], likewise.
 - ``numbers``: of the edges, [E, 4].
+- ``values``: rows of the pairs, [P, F].
 """
 
 # ruff: noqa: N803  # names of constants that loops are compiled for are in capitals, as Triton's are
@@ -20,18 +21,25 @@ Arguments that many loops take, beside those of ``triton_loops``:
 import triton
 import triton.language as tl
 
-from hydragnn_hpo.model.kernels.triton_loops import column_of, edges_of_tile, rows_of
+from hydragnn_hpo.model.kernels.triton_loops import (
+    column_of,
+    edges_of_tile,
+    ends_of,
+    rows_of,
+    tile_of,
+    write_rows,
+)
 
 
 @triton.jit
-def _logistic(x: tl.tensor) -> tl.tuple:
+def logistic(x: tl.tensor) -> tl.tuple:
     """Return the logistic function and its first two derivatives."""
     s = 1.0 / (1.0 + tl.exp(-x))
     return s, s * (1.0 - s), s * (1.0 - s) * (1.0 - s - s)
 
 
 @triton.jit
-def _silu(x: tl.tensor) -> tl.tuple:
+def silu(x: tl.tensor) -> tl.tuple:
     """Return SiLU and its first two derivatives."""
     s = 1.0 / (1.0 + tl.exp(-x))
     rest = 1.0 - s
@@ -39,7 +47,7 @@ def _silu(x: tl.tensor) -> tl.tuple:
 
 
 @triton.jit
-def _softplus(x: tl.tensor) -> tl.tuple:
+def softplus(x: tl.tensor) -> tl.tuple:
     """Return softplus, for which torch takes x from 20 on, and its first two derivatives."""
     t = tl.exp(-tl.abs(x))
     s = tl.where(x > 0.0, 1.0, t) / (1.0 + t)
@@ -51,16 +59,27 @@ def _softplus(x: tl.tensor) -> tl.tuple:
 
 
 @triton.jit
-def _joint(
-    terms: tl.tuple, ends: tl.tuple, f: tl.tensor, mask: tl.tensor,
+def joint_rows(
+    terms: tl.tuple, ends: tl.tuple, f: tl.tensor, there: tl.tensor,
     F: tl.constexpr, STEP: tl.constexpr, HALF: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return the sum of both ends and the pair, of rows ``STEP`` times an end plus ``HALF``."""
+    """Return the sum of both ends and the pair, [TILE_E, TILE_F].
+
+    Args:
+        terms: ``received``, ``sent`` and ``measured``.
+        ends: receiver, sender and pair of each edge, [TILE_E] each.
+        f: features to read, [TILE_F].
+        there: which of the edges to read, [TILE_E]; 0 elsewhere.
+        F: width of a row.
+        STEP: rows of an end in its term.
+        HALF: which of these to read.
+        COMPUTE: type to return.
+    """
     received, sent, measured = terms
     i, j, pair = ends
-    total = rows_of(received, i * STEP + HALF, f, mask, F, COMPUTE)
-    total += rows_of(sent, j * STEP + HALF, f, mask, F, COMPUTE)
-    return total + rows_of(measured, pair * STEP + HALF, f, mask, F, COMPUTE)
+    total = rows_of(received, i * STEP + HALF, f, there, F, COMPUTE)
+    total += rows_of(sent, j * STEP + HALF, f, there, F, COMPUTE)
+    return total + rows_of(measured, pair * STEP + HALF, f, there, F, COMPUTE)
 
 
 @triton.jit(do_not_specialize=["pairs", "edges"])
@@ -72,32 +91,30 @@ def _bent_by_edge(
     TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Activate the sums of both ends and the pair, [E, F]; or the gradient of their gradient."""
-    edge = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    edge, there = tile_of(edges, TILE_E)
     f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
-    there = edge < edges
-    mask = there[:, None] & (f < F)[None, :]
     pair = tl.where(edge < pairs, edge, edge - pairs)
-    j = tl.load(sender + edge, mask=there, other=0)
-    ends = (tl.load(receiver + edge, mask=there, other=0), j, pair)
-    x = _joint((received, sent, measured), ends, f, mask, F, 1, 0, COMPUTE)
-    value, first, _ = _silu(x)
+    i, j = ends_of(sender, receiver, edge, there)
+    ends = (i, j, pair)
+    x = joint_rows((received, sent, measured), ends, f, there, F, 1, 0, COMPUTE)
+    value, first, _ = silu(x)
     result = (1.0 - LOW) * value + LOW * x
     if CURVED:
-        late = _joint((at_received, at_sent, at_measured), ends, f, mask, F, 1, 0, COMPUTE)
+        late = joint_rows((at_received, at_sent, at_measured), ends, f, there, F, 1, 0, COMPUTE)
         result = ((1.0 - LOW) * first + LOW) * late
-    tl.store(out + edge[:, None] * F + f[None, :], result, mask=mask)
+    write_rows(out, edge, f, there, result, F)
 
 
 @triton.jit
 def _bent_slope(
-    terms: tl.tuple, seconds: tl.tuple, ends: tl.tuple, f: tl.tensor, mask: tl.tensor,
+    terms: tl.tuple, seconds: tl.tuple, ends: tl.tuple, f: tl.tensor, there: tl.tensor,
     F: tl.constexpr, LOW: tl.constexpr, CURVED: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Return the factor of a gradient of ``_bent_by_edge``, [TILE_E, TILE_F]."""
-    _, first, second = _silu(_joint(terms, ends, f, mask, F, 1, 0, COMPUTE))
+    _, first, second = silu(joint_rows(terms, ends, f, there, F, 1, 0, COMPUTE))
     slope = (1.0 - LOW) * first + LOW
     if CURVED:
-        slope = (1.0 - LOW) * second * _joint(seconds, ends, f, mask, F, 1, 0, COMPUTE)
+        slope = (1.0 - LOW) * second * joint_rows(seconds, ends, f, there, F, 1, 0, COMPUTE)
     return slope
 
 
@@ -116,14 +133,13 @@ def _bent_slopes_by_node(
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-        mask = there[:, None] & (f < F)[None, :]
         j = tl.load(other + edge, mask=there, other=0)
         i = tl.zeros_like(j) + node
         if not RECEIVES:
             i, j = j, i
         terms, seconds = (received, sent, measured), (at_received, at_sent, at_measured)
-        slope = _bent_slope(terms, seconds, (i, j, pair), f, mask, F, LOW, CURVED, COMPUTE)
-        total += slope * rows_of(grad, edge, f, mask, F, COMPUTE)
+        slope = _bent_slope(terms, seconds, (i, j, pair), f, there, F, LOW, CURVED, COMPUTE)
+        total += slope * rows_of(grad, edge, f, there, F, COMPUTE)
     tl.store(out + node * F + f, tl.sum(total, 0), mask=f < F)
 
 
@@ -136,20 +152,18 @@ def _bent_slopes_by_pair(
     TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Differentiate by ``measured``."""
-    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    pair, there = tile_of(pairs, TILE_E)
     f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
-    there = pair < pairs
     total = tl.zeros((TILE_E, TILE_F), COMPUTE)
     for way in tl.static_range(WAYS):
         edge = pair + way * pairs
         here = there & (edge < edges)
-        known = here[:, None] & (f < F)[None, :]
-        j = tl.load(sender + edge, mask=here, other=0)
-        ends = (tl.load(receiver + edge, mask=here, other=0), j, pair)
+        i, j = ends_of(sender, receiver, edge, here)
+        ends = (i, j, pair)
         terms, seconds = (received, sent, measured), (at_received, at_sent, at_measured)
-        slope = _bent_slope(terms, seconds, ends, f, known, F, LOW, CURVED, COMPUTE)
-        total += slope * rows_of(grad, edge, f, known, F, COMPUTE)
-    tl.store(out + pair[:, None] * F + f[None, :], total, mask=there[:, None] & (f < F)[None, :])
+        slope = _bent_slope(terms, seconds, ends, f, here, F, LOW, CURVED, COMPUTE)
+        total += slope * rows_of(grad, edge, f, here, F, COMPUTE)
+    write_rows(out, pair, f, there, total, F)
 
 
 @triton.jit(do_not_specialize=["edges"])
@@ -164,23 +178,21 @@ def _gate_numbers(
     They are those of the activated message with gate and gradient, and, if ``CURVED``, of its
     change by ``seconds`` with the same.
     """
-    edge = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
-    there = edge < edges
+    edge, there = tile_of(edges, TILE_E)
     i = tl.load(receiver + edge, mask=there, other=0)
     a = tl.zeros((TILE_E, TILE_F), COMPUTE)
     b, c, d = a, a, a
     for start in range(0, F, TILE_F):
         f = start + tl.arange(0, TILE_F)
-        mask = there[:, None] & (f < F)[None, :]
-        x = rows_of(product, edge, f, mask, F, COMPUTE)
+        x = rows_of(product, edge, f, there, F, COMPUTE)
         x += tl.load(bias + f, mask=f < F, other=0.0).to(COMPUTE)[None, :]
-        value, first, _ = _silu(x)
+        value, first, _ = silu(x)
         weight = tl.load(gate + f, mask=f < F, other=0.0).to(COMPUTE)[None, :]
-        slope = rows_of(grad, i, f, mask, F, COMPUTE)
+        slope = rows_of(grad, i, f, there, F, COMPUTE)
         a += value * weight
         b += value * slope
         if CURVED:
-            change = first * rows_of(seconds, edge, f, mask, F, COMPUTE)
+            change = first * rows_of(seconds, edge, f, there, F, COMPUTE)
             c += change * weight
             d += change * slope
     tl.store(out + edge * 4, tl.sum(a, 1), mask=there)
@@ -206,11 +218,10 @@ def _gated_by_node(
         place = start + tl.arange(0, TILE_E)
         there = place < last
         edge = tl.load(order + place, mask=there, other=0)
-        mask = there[:, None] & (f < F)[None, :]
-        value, first, _ = _silu(rows_of(product, edge, f, mask, F, COMPUTE) + shift)
+        value, first, _ = silu(rows_of(product, edge, f, there, F, COMPUTE) + shift)
         total += value * column_of(numbers, edge * 4, there, COMPUTE)
         if CURVED:
-            change = first * rows_of(seconds, edge, f, mask, F, COMPUTE)
+            change = first * rows_of(seconds, edge, f, there, F, COMPUTE)
             total += change * column_of(numbers, edge * 4 + 1, there, COMPUTE)
     tl.store(out + node * F + f, tl.sum(total, 0), mask=f < F)
 
@@ -226,35 +237,33 @@ def _gated_by_edge(
 
     If ``CURVED``, numbers 2 and 3 of the same multiply the slope's change by ``seconds``.
     """
-    edge = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    edge, there = tile_of(edges, TILE_E)
     f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
-    there = edge < edges
-    mask = there[:, None] & (f < F)[None, :]
     i = tl.load(receiver + edge, mask=there, other=0)
-    x = rows_of(product, edge, f, mask, F, COMPUTE)
+    x = rows_of(product, edge, f, there, F, COMPUTE)
     x += tl.load(bias + f, mask=f < F, other=0.0).to(COMPUTE)[None, :]
-    _, first, second = _silu(x)
+    _, first, second = silu(x)
     weight = tl.load(gate + f, mask=f < F, other=0.0).to(COMPUTE)[None, :]
-    slope = rows_of(grad, i, f, mask, F, COMPUTE)
+    slope = rows_of(grad, i, f, there, F, COMPUTE)
     along = column_of(numbers, edge * 4, there, COMPUTE) * slope
     along += column_of(numbers, edge * 4 + 1, there, COMPUTE) * weight
     result = first * along
     if CURVED:
         along = column_of(numbers, edge * 4 + 2, there, COMPUTE) * slope
         along += column_of(numbers, edge * 4 + 3, there, COMPUTE) * weight
-        result += second * rows_of(seconds, edge, f, mask, F, COMPUTE) * along
-    tl.store(out + edge[:, None] * F + f[None, :], result, mask=mask)
+        result += second * rows_of(seconds, edge, f, there, F, COMPUTE) * along
+    write_rows(out, edge, f, there, result, F)
 
 
 @triton.jit
 def _product_values(
-    terms: tl.tuple, ends: tl.tuple, f: tl.tensor, mask: tl.tensor,
+    terms: tl.tuple, ends: tl.tuple, f: tl.tensor, there: tl.tensor,
     F: tl.constexpr, SOFT: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Return gates and contents with their first two derivatives, [TILE_E, TILE_F] each."""
-    gate = _logistic(_joint(terms, ends, f, mask, F, 2, 0, COMPUTE))
-    x = _joint(terms, ends, f, mask, F, 2, 1, COMPUTE)
-    content = _softplus(x) if SOFT else _silu(x)
+    gate = logistic(joint_rows(terms, ends, f, there, F, 2, 0, COMPUTE))
+    x = joint_rows(terms, ends, f, there, F, 2, 1, COMPUTE)
+    content = softplus(x) if SOFT else silu(x)
     return gate, content
 
 
@@ -273,15 +282,14 @@ def _products_by_node(
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-        mask = there[:, None] & (f < F)[None, :]
         j = tl.load(other + edge, mask=there, other=0)
-        ends = (tl.zeros_like(j) + node, j, pair)
-        gate, content = _product_values((received, sent, measured), ends, f, mask, F, SOFT, COMPUTE)
+        terms, ends = (received, sent, measured), (tl.zeros_like(j) + node, j, pair)
+        gate, content = _product_values(terms, ends, f, there, F, SOFT, COMPUTE)
         weight = column_of(weights, pair, there, COMPUTE)
         if CURVED:
             seconds = (at_received, at_sent, at_measured)
-            u = weight * _joint(seconds, ends, f, mask, F, 2, 0, COMPUTE)
-            v = weight * _joint(seconds, ends, f, mask, F, 2, 1, COMPUTE)
+            u = weight * joint_rows(seconds, ends, f, there, F, 2, 0, COMPUTE)
+            v = weight * joint_rows(seconds, ends, f, there, F, 2, 1, COMPUTE)
             each = u * gate[1] * content[0] + v * gate[0] * content[1]
             total += each + column_of(late, pair, there, COMPUTE) * gate[0] * content[0]
         else:
@@ -292,11 +300,11 @@ def _products_by_node(
 @triton.jit
 def _product_slopes(
     terms: tl.tuple, seconds: tl.tuple, weights: tl.tuple, ends: tl.tuple, slope: tl.tensor,
-    f: tl.tensor, there: tl.tensor, mask: tl.tensor,
+    f: tl.tensor, there: tl.tensor,
     F: tl.constexpr, SOFT: tl.constexpr, CURVED: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Return gradients of gate and content, and of the weight before its sum over features."""
-    gate, content = _product_values(terms, ends, f, mask, F, SOFT, COMPUTE)
+    gate, content = _product_values(terms, ends, f, there, F, SOFT, COMPUTE)
     _, _, pair = ends
     weight = column_of(weights[0], pair, there, COMPUTE)
     to_gate = weight * slope * gate[1] * content[0]
@@ -304,8 +312,8 @@ def _product_slopes(
     to_weight = slope * gate[0] * content[0]
     if CURVED:
         late = column_of(weights[1], pair, there, COMPUTE)
-        y = _joint(seconds, ends, f, mask, F, 2, 0, COMPUTE)
-        z = _joint(seconds, ends, f, mask, F, 2, 1, COMPUTE)
+        y = joint_rows(seconds, ends, f, there, F, 2, 0, COMPUTE)
+        z = joint_rows(seconds, ends, f, there, F, 2, 1, COMPUTE)
         u, v = weight * y, weight * z
         to_gate = u * gate[2] * content[0] + (v * content[1] + late * content[0]) * gate[1]
         to_gate *= slope
@@ -332,15 +340,14 @@ def _product_slopes_by_node(
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-        mask = there[:, None] & (f < F)[None, :]
         j = tl.load(other + edge, mask=there, other=0)
         i = tl.zeros_like(j) + node
         if not RECEIVES:
             i, j = j, i
         terms, seconds = (received, sent, measured), (at_received, at_sent, at_measured)
-        slope = rows_of(grad, i, f, mask, F, COMPUTE)
+        slope = rows_of(grad, i, f, there, F, COMPUTE)
         gate, content, _ = _product_slopes(
-            terms, seconds, (weights, late), (i, j, pair), slope, f, there, mask,
+            terms, seconds, (weights, late), (i, j, pair), slope, f, there,
             F, SOFT, CURVED, COMPUTE,
         )  # fmt: skip
         to_gate += gate
@@ -360,33 +367,51 @@ def _product_slopes_by_pair(
     TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Differentiate products by ``measured``, [P, 2, F], and by the weights, [P, 1]."""
-    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
-    there = pair < pairs
+    pair, there = tile_of(pairs, TILE_E)
     of_weight = tl.zeros((TILE_E, TILE_F), COMPUTE)
     for start in range(0, F, TILE_F):
         f = start + tl.arange(0, TILE_F)
-        mask = there[:, None] & (f < F)[None, :]
         to_gate = tl.zeros((TILE_E, TILE_F), COMPUTE)
         to_content = to_gate
         for way in tl.static_range(WAYS):
             edge = pair + way * pairs
             here = there & (edge < edges)
-            known = here[:, None] & (f < F)[None, :]
-            j = tl.load(sender + edge, mask=here, other=0)
-            i = tl.load(receiver + edge, mask=here, other=0)
+            i, j = ends_of(sender, receiver, edge, here)
             terms, seconds = (received, sent, measured), (at_received, at_sent, at_measured)
-            slope = rows_of(grad, i, f, known, F, COMPUTE)
+            slope = rows_of(grad, i, f, here, F, COMPUTE)
             gate, content, each = _product_slopes(
-                terms, seconds, (weights, late), (i, j, pair), slope, f, here, known,
+                terms, seconds, (weights, late), (i, j, pair), slope, f, here,
                 F, SOFT, CURVED, COMPUTE,
             )  # fmt: skip
             to_gate += gate
             to_content += content
             of_weight += each
-        row = to_measured + pair[:, None] * (2 * F) + f[None, :]
-        tl.store(row, to_gate, mask=mask)
-        tl.store(row + F, to_content, mask=mask)
+        write_rows(to_measured, pair * 2, f, there, to_gate, F)
+        write_rows(to_measured, pair * 2 + 1, f, there, to_content, F)
     tl.store(to_weights + pair, tl.sum(of_weight, 1), mask=there)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _soft_rows(
+    values: tl.tensor, grad: tl.tensor, seconds: tl.tensor, out: tl.tensor, to_grad: tl.tensor,
+    pairs: tl.tensor,
+    F: tl.constexpr, SLOPES: tl.constexpr, CURVED: tl.constexpr, TILE_E: tl.constexpr,
+    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Return softplus minus ln 2, its gradient if ``SLOPES``, or both gradients of that one."""
+    pair, there = tile_of(pairs, TILE_E)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    x = rows_of(values, pair, f, there, F, COMPUTE)
+    result = softplus(x)[0] - 0.6931471805599453
+    if SLOPES:
+        first, second, _ = logistic(x)
+        factor = rows_of(grad, pair, f, there, F, COMPUTE)
+        result = first * factor
+        if CURVED:
+            late = rows_of(seconds, pair, f, there, F, COMPUTE)
+            result = second * factor * late
+            write_rows(to_grad, pair, f, there, first * late, F)
+    write_rows(out, pair, f, there, result, F)
 
 
 EDGE_FUNCTION_LOOPS = {
@@ -399,14 +424,6 @@ EDGE_FUNCTION_LOOPS = {
     "products_by_node": _products_by_node,
     "product_slopes_by_node": _product_slopes_by_node,
     "product_slopes_by_pair": _product_slopes_by_pair,
+    "soft_rows": _soft_rows,
 }
 """Loop by name."""
-
-SUM_BY_NODE = (
-    *("bent_slopes_by_node", "gated_by_node"),
-    *("products_by_node", "product_slopes_by_node"),
-)
-"""Loops that have a program for each node, as ``triton_loops.BY_NODE``."""
-
-SUM_FEATURES = ("gate_numbers", "product_slopes_by_pair")
-"""Loops that take all features, as ``triton_loops.ALL_FEATURES``."""

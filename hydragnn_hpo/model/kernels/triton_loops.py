@@ -13,7 +13,8 @@ Arguments that many loops take:
 
 - ``other``: the node at the other end of each edge, [E].
 - ``order``: edges sorted by the end that sums, [E]; ``starts``: the position in this order where
-  the edges of each node begin, and the end, [N + 1].
+  the edges of each node begin, and the end, [N + 1]. Loops that read it have a program for each
+  node (edge, pair), the others one for each tile of pairs or edges.
 - ``sender``, ``receiver``: ends of each edge, [E].
 - ``vectors``, ``vector_filters``: [N, 3, F] and [P, F]; unread unless ``CARRIES``.
 - ``received``, ``sent``, ``measured``, ``filters``: of messages ``(received_i + sent_j +
@@ -50,11 +51,32 @@ def edges_of_tile(
 
 
 @triton.jit
+def tile_of(rows: tl.tensor, TILE_E: tl.constexpr) -> tl.tuple:
+    """Return the rows of a program's tile, and whether each is one of all rows, [TILE_E] each."""
+    row = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    return row, row < rows
+
+
+@triton.jit
+def ends_of(sender: tl.tensor, receiver: tl.tensor, edge: tl.tensor, there: tl.tensor) -> tl.tuple:
+    """Return receivers and senders of edges, [TILE_E] each.
+
+    Args:
+        sender: of all edges, [E].
+        receiver: of all edges, [E].
+        edge: to read, [TILE_E].
+        there: which of these to read, [TILE_E].
+    """
+    i = tl.load(receiver + edge, mask=there, other=0)
+    return i, tl.load(sender + edge, mask=there, other=0)
+
+
+@triton.jit
 def rows_of(
     array: tl.tensor,
     rows: tl.tensor,
     f: tl.tensor,
-    mask: tl.tensor,
+    there: tl.tensor,
     F: tl.constexpr,
     COMPUTE: tl.constexpr,
 ) -> tl.tensor:
@@ -64,12 +86,35 @@ def rows_of(
         array: contiguous rows of F numbers.
         rows: to read, [TILE_E].
         f: features to read, [TILE_F].
-        mask: what to read, [TILE_E, TILE_F]; 0 elsewhere.
+        there: which of the rows to read, [TILE_E]; 0 elsewhere, and beyond F.
         F: width of a row.
         COMPUTE: type to return.
     """
-    places = array + rows[:, None] * F + f[None, :]
-    return tl.load(places, mask=mask, other=0.0).to(COMPUTE)
+    places, mask = rows[:, None] * F + f[None, :], there[:, None] & (f < F)[None, :]
+    return tl.load(array + places, mask=mask, other=0.0).to(COMPUTE)
+
+
+@triton.jit
+def write_rows(
+    array: tl.tensor,
+    rows: tl.tensor,
+    f: tl.tensor,
+    there: tl.tensor,
+    values: tl.tensor,
+    F: tl.constexpr,
+) -> None:
+    """Write a block of features of some rows.
+
+    Args:
+        array: contiguous rows of F numbers.
+        rows: to write, [TILE_E].
+        f: features to write, [TILE_F].
+        there: which of the rows to write, [TILE_E].
+        values: of the features, [TILE_E, TILE_F].
+        F: width of a row.
+    """
+    places, mask = rows[:, None] * F + f[None, :], there[:, None] & (f < F)[None, :]
+    tl.store(array + places, values, mask=mask)
 
 
 @triton.jit
@@ -105,7 +150,7 @@ def _filtered_by_node(
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
         j = tl.load(other + edge, mask=there, other=0)
-        factor = rows_of(filters, pair, f, there[:, None] & (f < F)[None, :], F, COMPUTE)
+        factor = rows_of(filters, pair, f, there, F, COMPUTE)
         rows = values + j[:, None, None] * (C * F) + places[None, :, :]
         value = tl.load(rows, mask=there[:, None, None] & inside[None, :, :], other=0.0)
         total += value.to(COMPUTE) * factor[:, None, :]
@@ -120,21 +165,17 @@ def _filtered_by_pair(
     TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply the rows of both ends, [N, C, F], and sum by pair over components, [P, F]."""
-    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    pair, there = tile_of(pairs, TILE_E)
     f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
-    there = pair < pairs
-    mask = there[:, None] & (f < F)[None, :]
     total = tl.zeros((TILE_E, TILE_F), COMPUTE)
     for way in tl.static_range(WAYS):
         edge = pair + way * pairs
         here = there & (edge < edges)
-        known = here[:, None] & (f < F)[None, :]
-        j = tl.load(sender + edge, mask=here, other=0)
-        i = tl.load(receiver + edge, mask=here, other=0)
+        i, j = ends_of(sender, receiver, edge, here)
         for c in range(C):
-            first = rows_of(sent, j * C + c, f, known, F, COMPUTE)
-            total += first * rows_of(received, i * C + c, f, known, F, COMPUTE)
-    tl.store(out + pair[:, None] * F + f[None, :], total, mask=mask)
+            first = rows_of(sent, j * C + c, f, here, F, COMPUTE)
+            total += first * rows_of(received, i * C + c, f, here, F, COMPUTE)
+    write_rows(out, pair, f, there, total, F)
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -153,19 +194,18 @@ def _vectors_by_receiver(
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-        mask = there[:, None] & (f < F)[None, :]
         j = tl.load(sender + edge, mask=there, other=0)
-        message = rows_of(values, j, f, mask, F, COMPUTE) * rows_of(
-            filters, pair, f, mask, F, COMPUTE
+        message = rows_of(values, j, f, there, F, COMPUTE) * rows_of(
+            filters, pair, f, there, F, COMPUTE
         )
         x += column_of(directions, edge * 3, there, COMPUTE) * message
         y += column_of(directions, edge * 3 + 1, there, COMPUTE) * message
         z += column_of(directions, edge * 3 + 2, there, COMPUTE) * message
         if CARRIES:
-            factor = rows_of(vector_filters, pair, f, mask, F, COMPUTE)
-            x += factor * rows_of(vectors, j * 3, f, mask, F, COMPUTE)
-            y += factor * rows_of(vectors, j * 3 + 1, f, mask, F, COMPUTE)
-            z += factor * rows_of(vectors, j * 3 + 2, f, mask, F, COMPUTE)
+            factor = rows_of(vector_filters, pair, f, there, F, COMPUTE)
+            x += factor * rows_of(vectors, j * 3, f, there, F, COMPUTE)
+            y += factor * rows_of(vectors, j * 3 + 1, f, there, F, COMPUTE)
+            z += factor * rows_of(vectors, j * 3 + 2, f, there, F, COMPUTE)
     row = out + node * (3 * F) + f
     tl.store(row, tl.sum(x, 0), mask=f < F)
     tl.store(row + F, tl.sum(y, 0), mask=f < F)
@@ -203,15 +243,14 @@ def _vectors_by_sender(
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-        mask = there[:, None] & (f < F)[None, :]
         i = tl.load(receiver + edge, mask=there, other=0)
-        x = rows_of(grad, i * 3, f, mask, F, COMPUTE)
-        y = rows_of(grad, i * 3 + 1, f, mask, F, COMPUTE)
-        z = rows_of(grad, i * 3 + 2, f, mask, F, COMPUTE)
+        x = rows_of(grad, i * 3, f, there, F, COMPUTE)
+        y = rows_of(grad, i * 3 + 1, f, there, F, COMPUTE)
+        z = rows_of(grad, i * 3 + 2, f, there, F, COMPUTE)
         along = _along(directions, edge, there, (x, y, z), COMPUTE)
-        total += along * rows_of(filters, pair, f, mask, F, COMPUTE)
+        total += along * rows_of(filters, pair, f, there, F, COMPUTE)
         if CARRIES:
-            factor = rows_of(vector_filters, pair, f, mask, F, COMPUTE)
+            factor = rows_of(vector_filters, pair, f, there, F, COMPUTE)
             u += factor * x
             v += factor * y
             w += factor * z
@@ -232,31 +271,26 @@ def _vectors_by_pair(
     TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Differentiate ``_vectors_by_receiver`` by the filters."""
-    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    pair, there = tile_of(pairs, TILE_E)
     f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
-    there = pair < pairs
-    mask = there[:, None] & (f < F)[None, :]
     total = tl.zeros((TILE_E, TILE_F), COMPUTE)
     carried = total
     for way in tl.static_range(WAYS):
         edge = pair + way * pairs
         here = there & (edge < edges)
-        known = here[:, None] & (f < F)[None, :]
-        j = tl.load(sender + edge, mask=here, other=0)
-        i = tl.load(receiver + edge, mask=here, other=0)
-        x = rows_of(grad, i * 3, f, known, F, COMPUTE)
-        y = rows_of(grad, i * 3 + 1, f, known, F, COMPUTE)
-        z = rows_of(grad, i * 3 + 2, f, known, F, COMPUTE)
+        i, j = ends_of(sender, receiver, edge, here)
+        x = rows_of(grad, i * 3, f, here, F, COMPUTE)
+        y = rows_of(grad, i * 3 + 1, f, here, F, COMPUTE)
+        z = rows_of(grad, i * 3 + 2, f, here, F, COMPUTE)
         along = _along(directions, edge, here, (x, y, z), COMPUTE)
-        total += along * rows_of(values, j, f, known, F, COMPUTE)
+        total += along * rows_of(values, j, f, here, F, COMPUTE)
         if CARRIES:
-            carried += x * rows_of(vectors, j * 3, f, known, F, COMPUTE)
-            carried += y * rows_of(vectors, j * 3 + 1, f, known, F, COMPUTE)
-            carried += z * rows_of(vectors, j * 3 + 2, f, known, F, COMPUTE)
-    places = pair[:, None] * F + f[None, :]
-    tl.store(to_filters + places, total, mask=mask)
+            carried += x * rows_of(vectors, j * 3, f, here, F, COMPUTE)
+            carried += y * rows_of(vectors, j * 3 + 1, f, here, F, COMPUTE)
+            carried += z * rows_of(vectors, j * 3 + 2, f, here, F, COMPUTE)
+    write_rows(to_filters, pair, f, there, total, F)
     if CARRIES:
-        tl.store(to_vector_filters + places, carried, mask=mask)
+        write_rows(to_vector_filters, pair, f, there, carried, F)
 
 
 @triton.jit(do_not_specialize=["pairs", "edges"])
@@ -266,22 +300,19 @@ def _vectors_by_edge(
     F: tl.constexpr, TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Differentiate ``_vectors_by_receiver`` by the directions."""
-    edge = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
-    there = edge < edges
+    edge, there = tile_of(edges, TILE_E)
     pair = tl.where(edge < pairs, edge, edge - pairs)
-    j = tl.load(sender + edge, mask=there, other=0)
-    i = tl.load(receiver + edge, mask=there, other=0)
+    i, j = ends_of(sender, receiver, edge, there)
     x = tl.zeros((TILE_E, TILE_F), COMPUTE)
     y, z = x, x
     for first in range(0, F, TILE_F):
         f = first + tl.arange(0, TILE_F)
-        mask = there[:, None] & (f < F)[None, :]
-        message = rows_of(values, j, f, mask, F, COMPUTE) * rows_of(
-            filters, pair, f, mask, F, COMPUTE
+        message = rows_of(values, j, f, there, F, COMPUTE) * rows_of(
+            filters, pair, f, there, F, COMPUTE
         )
-        x += message * rows_of(grad, i * 3, f, mask, F, COMPUTE)
-        y += message * rows_of(grad, i * 3 + 1, f, mask, F, COMPUTE)
-        z += message * rows_of(grad, i * 3 + 2, f, mask, F, COMPUTE)
+        x += message * rows_of(grad, i * 3, f, there, F, COMPUTE)
+        y += message * rows_of(grad, i * 3 + 1, f, there, F, COMPUTE)
+        z += message * rows_of(grad, i * 3 + 2, f, there, F, COMPUTE)
     row = to_directions + edge * 3
     tl.store(row, tl.sum(x, 1), mask=there)
     tl.store(row + 1, tl.sum(y, 1), mask=there)
@@ -290,36 +321,36 @@ def _vectors_by_edge(
 
 @triton.jit
 def _messages(
-    factors: tl.tuple, ends: tl.tuple, f: tl.tensor, mask: tl.tensor,
+    factors: tl.tuple, ends: tl.tuple, f: tl.tensor, there: tl.tensor,
     F: tl.constexpr, MEASURED: tl.constexpr, FILTERED: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Return messages before their filters, and the filters, [TILE_E, TILE_F] each."""
     received, sent, measured, filters = factors
     i, j, pair = ends
-    plain = rows_of(received, i, f, mask, F, COMPUTE) + rows_of(sent, j, f, mask, F, COMPUTE)
+    plain = rows_of(received, i, f, there, F, COMPUTE) + rows_of(sent, j, f, there, F, COMPUTE)
     if MEASURED:
-        plain += rows_of(measured, pair, f, mask, F, COMPUTE)
+        plain += rows_of(measured, pair, f, there, F, COMPUTE)
     factor = tl.zeros_like(plain) + 1.0
     if FILTERED:
-        factor = rows_of(filters, pair, f, mask, F, COMPUTE)
+        factor = rows_of(filters, pair, f, there, F, COMPUTE)
     return plain, factor
 
 
 @triton.jit
 def _slopes_of_messages(
     message: tl.tensor, weight: tl.tensor, reached: tl.tuple, i: tl.tensor, f: tl.tensor,
-    mask: tl.tensor,
+    there: tl.tensor,
     F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Return the gradients of the weights, before their sum over features, and of the messages."""
     extremes, slopes = reached
     value = weight * message
-    of_square = rows_of(slopes, i * 4 + 1, f, mask, F, COMPUTE)
-    slope = rows_of(slopes, i * 4, f, mask, F, COMPUTE) + of_square * message
-    at_high = value == rows_of(extremes, i * 2, f, mask, F, COMPUTE)
-    slope += tl.where(at_high, rows_of(slopes, i * 4 + 2, f, mask, F, COMPUTE), 0.0)
-    at_low = value == rows_of(extremes, i * 2 + 1, f, mask, F, COMPUTE)
-    slope += tl.where(at_low, rows_of(slopes, i * 4 + 3, f, mask, F, COMPUTE), 0.0)
+    of_square = rows_of(slopes, i * 4 + 1, f, there, F, COMPUTE)
+    slope = rows_of(slopes, i * 4, f, there, F, COMPUTE) + of_square * message
+    at_high = value == rows_of(extremes, i * 2, f, there, F, COMPUTE)
+    slope += tl.where(at_high, rows_of(slopes, i * 4 + 2, f, there, F, COMPUTE), 0.0)
+    at_low = value == rows_of(extremes, i * 2 + 1, f, there, F, COMPUTE)
+    slope += tl.where(at_low, rows_of(slopes, i * 4 + 3, f, there, F, COMPUTE), 0.0)
     return message * slope, weight * (slope + of_square * message)
 
 
@@ -339,11 +370,10 @@ def _aggregate(
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-        mask = there[:, None] & (f < F)[None, :]
         j = tl.load(sender + edge, mask=there, other=0)
         i = tl.zeros_like(j) + node
         factors, ends = (received, sent, measured, filters), (i, j, pair)
-        plain, factor = _messages(factors, ends, f, mask, F, MEASURED, FILTERED, COMPUTE)
+        plain, factor = _messages(factors, ends, f, there, F, MEASURED, FILTERED, COMPUTE)
         message = plain * factor
         value = column_of(weights, pair, there, COMPUTE) * message
         total += value
@@ -381,16 +411,15 @@ def _aggregate_slopes_by_node(
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-        mask = there[:, None] & (f < F)[None, :]
         j = tl.load(other + edge, mask=there, other=0)
         i = tl.zeros_like(j) + node
         if not RECEIVES:
             i, j = j, i
         factors, ends = (received, sent, measured, filters), (i, j, pair)
-        plain, factor = _messages(factors, ends, f, mask, F, MEASURED, FILTERED, COMPUTE)
+        plain, factor = _messages(factors, ends, f, there, F, MEASURED, FILTERED, COMPUTE)
         weight = column_of(weights, pair, there, COMPUTE)
         reached = (extremes, slopes)
-        _, slope = _slopes_of_messages(plain * factor, weight, reached, i, f, mask, F, COMPUTE)
+        _, slope = _slopes_of_messages(plain * factor, weight, reached, i, f, there, F, COMPUTE)
         total += slope * factor
     tl.store(out + node * F + f, tl.sum(total, 0), mask=f < F)
 
@@ -405,35 +434,30 @@ def _aggregate_slopes_by_pair(
     TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Differentiate ``_aggregate`` by the arguments of pairs."""
-    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
-    there = pair < pairs
+    pair, there = tile_of(pairs, TILE_E)
     weight = column_of(weights, pair, there, COMPUTE)
     of_weight = tl.zeros((TILE_E, TILE_F), COMPUTE)
     for first in range(0, F, TILE_F):
         f = first + tl.arange(0, TILE_F)
-        mask = there[:, None] & (f < F)[None, :]
         of_measured = tl.zeros((TILE_E, TILE_F), COMPUTE)
         of_filter = of_measured
         for way in tl.static_range(WAYS):
             edge = pair + way * pairs
             here = there & (edge < edges)
-            known = here[:, None] & (f < F)[None, :]
-            j = tl.load(sender + edge, mask=here, other=0)
-            i = tl.load(receiver + edge, mask=here, other=0)
+            i, j = ends_of(sender, receiver, edge, here)
             factors, ends = (received, sent, measured, filters), (i, j, pair)
-            plain, factor = _messages(factors, ends, f, known, F, MEASURED, FILTERED, COMPUTE)
+            plain, factor = _messages(factors, ends, f, here, F, MEASURED, FILTERED, COMPUTE)
             reached = (extremes, slopes)
             each, slope = _slopes_of_messages(
-                plain * factor, weight, reached, i, f, known, F, COMPUTE
+                plain * factor, weight, reached, i, f, here, F, COMPUTE
             )
             of_weight += each
             of_measured += slope * factor
             of_filter += slope * plain
-        places = pair[:, None] * F + f[None, :]
         if MEASURED:
-            tl.store(to_measured + places, of_measured, mask=mask)
+            write_rows(to_measured, pair, f, there, of_measured, F)
         if FILTERED:
-            tl.store(to_filters + places, of_filter, mask=mask)
+            write_rows(to_filters, pair, f, there, of_filter, F)
     tl.store(to_weights + pair, tl.sum(of_weight, 1), mask=there)
 
 
@@ -455,14 +479,13 @@ def _attended_by_node(
     last = tl.load(starts + node + 1)
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
-        mask = there[:, None] & (f < F)[None, :]
         j = tl.load(other + edge, mask=there, other=0)
         row = pair
-        value = rows_of(values, j, f, mask, F, COMPUTE)
+        value = rows_of(values, j, f, there, F, COMPUTE)
         if FILTERED:
             row = edge
-            value *= rows_of(filters, pair, f, mask, F, COMPUTE)
-        total += value * rows_of(weights, row, head, mask, HEADS, COMPUTE)
+            value *= rows_of(filters, pair, f, there, F, COMPUTE)
+        total += value * rows_of(weights, row, head, there, HEADS, COMPUTE)
     tl.store(out + node * F + f, tl.sum(total, 0), mask=f < F)
 
 
@@ -474,20 +497,17 @@ def _attended_by_pair(
     TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply the rows of both ends by the weights of edges, and sum by pair, [P, F]."""
-    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    pair, there = tile_of(pairs, TILE_E)
     f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
     head = f // (F // HEADS)
-    there = pair < pairs
     total = tl.zeros((TILE_E, TILE_F), COMPUTE)
     for way in tl.static_range(WAYS):
         edge = pair + way * pairs
         here = there & (edge < edges)
-        known = here[:, None] & (f < F)[None, :]
-        j = tl.load(sender + edge, mask=here, other=0)
-        i = tl.load(receiver + edge, mask=here, other=0)
-        both = rows_of(values, j, f, known, F, COMPUTE) * rows_of(grad, i, f, known, F, COMPUTE)
-        total += both * rows_of(weights, edge, head, known, HEADS, COMPUTE)
-    tl.store(out + pair[:, None] * F + f[None, :], total, mask=there[:, None] & (f < F)[None, :])
+        i, j = ends_of(sender, receiver, edge, here)
+        both = rows_of(values, j, f, here, F, COMPUTE) * rows_of(grad, i, f, here, F, COMPUTE)
+        total += both * rows_of(weights, edge, head, here, HEADS, COMPUTE)
+    write_rows(out, pair, f, there, total, F)
 
 
 @triton.jit(do_not_specialize=["pairs", "edges", "rows"])
@@ -501,25 +521,22 @@ def _attended_by_weight(
 
     With filters, rows are edges and ``WAYS`` is 1; without, they are pairs.
     """
-    row = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
-    there = row < rows
+    row, there = tile_of(rows, TILE_E)
     pair = tl.where(row < pairs, row, row - pairs)
     for head in range(HEADS):
         total = tl.zeros((TILE_E, TILE_F), COMPUTE)
         for first in range(0, F // HEADS, TILE_F):
             own = first + tl.arange(0, TILE_F)
-            f = head * (F // HEADS) + own
+            f = tl.where(own < F // HEADS, head * (F // HEADS) + own, F)
             for way in tl.static_range(WAYS):
                 edge = row + way * pairs
                 here = there & (edge < edges)
-                known = here[:, None] & (own < F // HEADS)[None, :]
-                j = tl.load(sender + edge, mask=here, other=0)
-                i = tl.load(receiver + edge, mask=here, other=0)
-                both = rows_of(values, j, f, known, F, COMPUTE) * rows_of(
-                    grad, i, f, known, F, COMPUTE
+                i, j = ends_of(sender, receiver, edge, here)
+                both = rows_of(values, j, f, here, F, COMPUTE) * rows_of(
+                    grad, i, f, here, F, COMPUTE
                 )
                 if FILTERED:
-                    both *= rows_of(filters, pair, f, known, F, COMPUTE)
+                    both *= rows_of(filters, pair, f, here, F, COMPUTE)
                 total += both
         tl.store(out + row * HEADS + head, tl.sum(total, 1), mask=there)
 
@@ -539,15 +556,6 @@ LOOPS = {
     "aggregate_slopes_by_pair": _aggregate_slopes_by_pair,
 }
 """Loop by name."""
-
-BY_NODE = (
-    *("filtered_by_node", "vectors_by_receiver", "vectors_by_sender"),
-    *("attended_by_node", "aggregate", "aggregate_slopes_by_node"),
-)
-"""Loops that have a program for each node; the others have one for each tile of pairs or edges."""
-
-ALL_FEATURES = ("vectors_by_edge", "attended_by_weight", "aggregate_slopes_by_pair")
-"""Loops that sum over features, so that a program takes all of them."""
 
 EXACT = ("aggregate", "aggregate_slopes_by_node", "aggregate_slopes_by_pair")
 """Loops whose products are rounded one by one: a message that is made again must have the same bits

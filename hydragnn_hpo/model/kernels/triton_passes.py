@@ -18,23 +18,20 @@ import triton.language as tl
 from torch import Tensor
 
 from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
-from hydragnn_hpo.model.kernels.triton_coupling_loops import (
-    COUPLED_BY_NODE,
-    COUPLED_FEATURES,
-    TRITON_COUPLINGS,
-)
-from hydragnn_hpo.model.kernels.triton_edge_loops import (
-    EDGE_FUNCTION_LOOPS,
-    SUM_BY_NODE,
-    SUM_FEATURES,
-)
-from hydragnn_hpo.model.kernels.triton_loops import ALL_FEATURES, BY_NODE, EXACT, LOOPS
+from hydragnn_hpo.model.kernels.triton_coupling_loops import TRITON_COUPLINGS
+from hydragnn_hpo.model.kernels.triton_edge_loops import EDGE_FUNCTION_LOOPS
+from hydragnn_hpo.model.kernels.triton_gate_loops import GATE_LOOPS
+from hydragnn_hpo.model.kernels.triton_loops import EXACT, LOOPS
 
-ALL_LOOPS = LOOPS | EDGE_FUNCTION_LOOPS | TRITON_COUPLINGS
+ALL_LOOPS = LOOPS | EDGE_FUNCTION_LOOPS | GATE_LOOPS | TRITON_COUPLINGS
 """Loop by name."""
 
-_ONE_ROW = BY_NODE + SUM_BY_NODE + COUPLED_BY_NODE
-_ALL_FEATURES = ALL_FEATURES + SUM_FEATURES + COUPLED_FEATURES
+_ALL_FEATURES = (
+    *("vectors_by_edge", "attended_by_weight", "aggregate_slopes_by_pair"),
+    *("gate_numbers", "product_slopes_by_pair", "gate_slopes_by_edge", "updated_by_edge"),
+    *("coupled_by_edge", "triplets_by_triplet"),
+)
+"""Loops that sum over features, so that a program takes all of them and not a block."""
 
 _ROWS, _FEATURES, _NUMBERS = 16, 64, 4096
 """Most edges, features, and numbers of a tile: 32 numbers for each of the 128 threads."""
@@ -67,6 +64,11 @@ def choose_constants(inputs: Sequence[Tensor], width: int, components: int = 1) 
     }
 
 
+def compute_type(constants: Constants) -> torch.dtype:
+    """Return the type in which loops compute."""
+    return torch.float64 if constants["COMPUTE"] is tl.float64 else torch.float32
+
+
 def run_loop(
     name: str,
     arrays: Sequence[Tensor],
@@ -83,14 +85,14 @@ def run_loop(
         rows: nodes, one for each program, or pairs or edges, a tile for each program.
         **constants: for which it is compiled.
     """
-    per_program = 1 if name in _ONE_ROW else constants["TILE_E"]
+    loop = ALL_LOOPS[name]
+    per_program = 1 if "starts" in loop.arg_names else constants["TILE_E"]
     blocks = 1 if name in _ALL_FEATURES else triton.cdiv(constants["F"], constants["TILE_F"])
     grid = (triton.cdiv(rows, per_program), blocks)
     if 0 in grid:
         return
     given = [each.detach().contiguous() for each in arrays]
     with torch.cuda.device_of(given[-1]):  # type: ignore[no-untyped-call]
-        loop = ALL_LOOPS[name]
         loop[grid](*given, *numbers, **constants, enable_fp_fusion=name not in EXACT)
 
 
@@ -328,8 +330,7 @@ def _constants_of_messages(inputs: Sequence[Tensor]) -> tuple[Constants, torch.d
     """Return the constants of aggregating loops, and the type in which they compute."""
     constants = choose_constants(inputs, inputs[0].shape[1])
     terms = {"MEASURED": inputs[2].shape[0] > 0, "FILTERED": inputs[3].shape[0] > 0}
-    exact = constants["COMPUTE"] is tl.float64
-    return constants | terms, torch.float64 if exact else torch.float32
+    return constants | terms, compute_type(constants)
 
 
 def aggregate_slopes_by_triton(

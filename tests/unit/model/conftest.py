@@ -34,10 +34,10 @@ def graph(numbers, positions, cell, **attributes):
     )
 
 
-def batch_of(*graphs):
+def batch_of(*graphs, dtype=torch.float64):
     columns = columns_of(graphs, {}, attributes=sorted(graphs[0].attributes))
     rows = range(len(graphs))
-    return make_batch(columns, rows, cutoff=CUTOFF, dtype=torch.float64, pairs=True)
+    return make_batch(columns, rows, cutoff=CUTOFF, dtype=dtype, pairs=True)
 
 
 def target(level="graph", shape="scalar", **more):

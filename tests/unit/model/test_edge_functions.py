@@ -7,31 +7,25 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from kernel_cases import LAYOUTS, NODES, WIDTH, random_links
-from torch import nn
+from kernel_cases import (
+    EDGE_CASES,
+    LAYOUTS,
+    NODES,
+    SMOOTH,
+    WIDTH,
+    E,
+    N,
+    P,
+    differentiate,
+    draw_edges,
+    random_links,
+)
 
 from hydragnn_hpo.model import scatter
-from hydragnn_hpo.model.kernels import edge_loops, numba_passes
+from hydragnn_hpo.model.kernels import edge_loops, numba_passes, passes
 from hydragnn_hpo.model.kernels.eager_edge_functions import EAGER_FUNCTIONS
-from hydragnn_hpo.model.kernels.edge_functions import (
-    activate_ends,
-    gated_linear_sum,
-    gated_product_sum,
-    soften_rows,
-    update_gated_edges,
-)
+from hydragnn_hpo.model.kernels.edge_functions import gated_product_sum
 from hydragnn_hpo.model.kernels.numba_edge_functions import EDGE_LOOPS
-
-
-def gated(hidden, weights, matrix, bias, *gate_and_links):
-    """Call ``gated_linear_sum`` with the parameters as inputs."""
-    *gate, links = gate_and_links
-    last, score = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
-    for layer, values in ((last, (matrix, bias)), (score, gate)):
-        for name, value in zip(("weight", "bias"), values, strict=False):
-            del layer._parameters[name]
-            setattr(layer, name, value)
-    return gated_linear_sum(hidden, last, score if gate else None, weights, links)
 
 
 def ends_of(links, rows):
@@ -86,80 +80,25 @@ def looped_update(product, nodes, weights, *rest):
     return (*sums, torch.stack(updated)) if edges else tuple(sums)
 
 
-def update(product, nodes, weights, *rest):
-    """Call ``update_gated_edges`` with the parameters as inputs."""
-    *edges, links = rest
-    norm = nn.LayerNorm(WIDTH) if edges else None
-    if norm is not None:
-        for name, value in zip(("weight", "bias"), edges[1:], strict=True):
-            del norm._parameters[name]
-            norm._parameters[name] = value
-    values = update_gated_edges(product, nodes, weights, edges[0] if edges else None, norm, links)
-    return values if edges else values[:2]
-
-
-N, E, P = "nodes", "edges", "pairs"
-TERMS, DOUBLE = (
-    [(N, WIDTH), (N, WIDTH), (P, WIDTH)],
-    [(N, 2 * WIDTH), (N, 2 * WIDTH), (P, 2 * WIDTH)],
-)
-GATED = [(E, WIDTH), (N, 3 * WIDTH), (P, 1)]
-LINEAR = [(E, WIDTH), (P, 1), (WIDTH, WIDTH), (WIDTH,)]
-CASES = {
-    "ends": (activate_ends, lambda *given: looped_ends(*given, 0.0), TERMS),
-    "leaky ends": (
-        lambda *given: activate_ends(*given, slope=0.2),
-        lambda *given: looped_ends(*given, 0.2),
-        TERMS,
-    ),
-    "gated": (gated, looped_gated, [*LINEAR, (1, WIDTH), (1,)]),
-    "no gate": (gated, looped_gated, LINEAR),
-    "softplus": (
-        gated_product_sum,
-        lambda *given: looped_products(*given, F.softplus),
-        [*DOUBLE, (P, 1)],
-    ),
-    "silu": (
-        lambda *given: gated_product_sum(*given, activation="silu"),
-        lambda *given: looped_products(*given, F.silu),
-        [*DOUBLE, (P, 1)],
-    ),
-    "soft": (soften_rows, lambda rows, links: torch.log(0.5 + 0.5 * rows.exp()), [(P, WIDTH)]),
-    "edges": (update, looped_update, [*GATED, (E, WIDTH), (WIDTH,), (WIDTH,)]),
-    "edges stay": (update, looped_update, GATED),
+SLOW = {
+    "ends": lambda *given: looped_ends(*given, 0.0),
+    "leaky ends": lambda *given: looped_ends(*given, 0.2),
+    "gated": looped_gated,
+    "no gate": looped_gated,
+    "softplus": lambda *given: looped_products(*given, F.softplus),
+    "silu": lambda *given: looped_products(*given, F.silu),
+    "soft": lambda rows, links: torch.log(0.5 + 0.5 * rows.exp()),
+    "edges": looped_update,
+    "edges stay": looped_update,
 }
-"""Function, the same by a loop over edges, and shapes of its inputs."""
+"""The same functions by a loop over edges."""
 VALUES = {"edges": (N, N, E), "edges stay": (N, N)}
 """What the values belong to where there are several."""
-SMOOTH = {"gated": 2, "no gate": 2, "edges": 4}
-"""Number of inputs, the first ones, that depend on positions where not all do."""
-
-
-def draw(case, layout, dtype=torch.float64, scale=1.0):
-    links, rows = layout
-    sizes = {N: links.num_nodes, E: len(links.sender), P: rows}
-    draws, shapes = torch.Generator().manual_seed(3), CASES[case][2]
-    sized = [(sizes.get(shape[0], shape[0]), *shape[1:]) for shape in shapes]
-    return [
-        (scale * torch.randn(shape, generator=draws, dtype=dtype)).requires_grad_()
-        for shape in sized
-    ]
 
 
 def first_columns(values, count=2):
     """Return the first columns of a value, or of all values below each other."""
     return (torch.cat(values) if isinstance(values, tuple) else values)[:, :count]
-
-
-def differentiate(function, inputs, links, smooth):
-    """Return the values, first derivatives, and those of a function of the first ``smooth``."""
-    values = function(*inputs, links)
-    values = values if isinstance(values, tuple) else (values,)
-    slopes = [value.detach().cos() for value in values]
-    quick = torch.autograd.grad(values, inputs, slopes, retain_graph=True)
-    first = torch.autograd.grad(values, inputs[:smooth], slopes, create_graph=True)
-    loss = sum(each.square().sum() for each in (*first, *values))
-    return [*values, *quick, *first, *torch.autograd.grad(loss, inputs)]
 
 
 @pytest.fixture
@@ -176,18 +115,17 @@ def loops(monkeypatch):
 
 
 @pytest.mark.parametrize("paired", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EDGE_CASES)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5)], ids=["fp64", "fp32"]
 )
 def test_loops_equal_torch_to_the_second_derivative(case, paired, dtype, tolerance, loops):
     layout = random_links(1, paired)
-    inputs = draw(case, layout, dtype)
+    inputs = draw_edges(case, layout, dtype)
     for smooth in {SMOOTH.get(case, len(inputs)), len(inputs)}:
-        given = (CASES[case][0], inputs)
-        expected = differentiate(*given, replace(layout[0], kernels="eager"), smooth)
+        expected = differentiate(case, inputs, layout[0], "eager", smooth)
         assert not loops
-        values = differentiate(*given, replace(layout[0], kernels="numba"), smooth)
+        values = differentiate(case, inputs, layout[0], "numba", smooth)
         assert any(name.endswith("_curvature") for name in loops) == (
             smooth == SMOOTH.get(case, len(inputs))
         )
@@ -201,37 +139,37 @@ def test_loops_equal_torch_to_the_second_derivative(case, paired, dtype, toleran
 
 @pytest.mark.parametrize("kernels", ["eager", "numba"])
 @pytest.mark.parametrize("paired", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EDGE_CASES)
 def test_functions_equal_a_loop_over_edges(case, paired, kernels):
     layout = random_links(2, paired, nodes=12)
-    function, slow, _ = CASES[case]
-    inputs = draw(case, layout, scale=4.0)  # softplus is cut at 20
+    function, slow = EDGE_CASES[case][0], SLOW[case]
+    inputs = draw_edges(case, layout, scale=4.0)  # softplus is cut at 20
     links = replace(layout[0], kernels=kernels)
     torch.testing.assert_close(
         function(*inputs, links), slow(*inputs, links), rtol=1e-12, atol=1e-12
     )
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EDGE_CASES)
 def test_loops_pass_gradgradcheck(case):
     layout = random_links(3, True, nodes=4)
     links = replace(layout[0], kernels="numba")
-    inputs = draw(case, layout)
+    inputs = draw_edges(case, layout)
     smooth = SMOOTH.get(case, len(inputs))
     fixed = [each.detach() for each in inputs[smooth:]]
     assert torch.autograd.gradgradcheck(
-        lambda *given: first_columns(CASES[case][0](*given, *fixed, links)),
+        lambda *given: first_columns(EDGE_CASES[case][0](*given, *fixed, links)),
         inputs[:smooth],
         fast_mode=True,
     )
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EDGE_CASES)
 def test_third_derivatives_are_those_of_torch(case):
     layout, thirds = random_links(4, True, nodes=6), []
     for kernels in ("eager", "numba"):
-        inputs, links = draw(case, layout), replace(layout[0], kernels=kernels)
-        order = first_columns(CASES[case][0](*inputs, links), WIDTH).sin().sum()
+        inputs, links = draw_edges(case, layout), replace(layout[0], kernels=kernels)
+        order = first_columns(EDGE_CASES[case][0](*inputs, links), WIDTH).sin().sum()
         for _ in range(2):
             slopes = torch.autograd.grad(order, inputs, create_graph=True)
             order = sum(each.square().sum() for each in slopes)
@@ -241,39 +179,40 @@ def test_third_derivatives_are_those_of_torch(case):
         torch.testing.assert_close(each, wanted, rtol=0, atol=1e-11 * scale)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EDGE_CASES)
 def test_two_runs_are_equal_bit_by_bit(case):
     layout = random_links(5, True)
-    inputs, links = draw(case, layout, torch.float32), replace(layout[0], kernels="numba")
-    first, again = (
-        differentiate(CASES[case][0], inputs, links, SMOOTH.get(case, len(inputs))) for _ in "ab"
-    )
+    inputs = draw_edges(case, layout, torch.float32)
+    first, again = (differentiate(case, inputs, layout[0], "numba") for _ in "ab")
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_graph_gets_the_same_bits_alone_and_after_another(case):
+@pytest.mark.parametrize(
+    ("case", "kernels", "nodes"),
+    [*((case, "numba", NODES) for case in EDGE_CASES), ("edges", "triton", 4)],
+)
+def test_a_graph_gets_the_same_bits_alone_and_after_another(case, kernels, nodes):
     """Law 7, for the value and for what reaches nodes and pairs by both derivatives."""
-    links, rows = random_links(6, True)
-    ends = [torch.cat((end[:rows], end[:rows] + NODES)) for end in (links.sender, links.receiver)]
+    if passes.choose_kernels(kernels, "cpu", torch.float32) != kernels:
+        pytest.skip("Triton is not installed, or compiles its loops where there is a GPU.")
+    links, rows = random_links(6, True, nodes)
+    ends = [torch.cat((end[:rows], end[:rows] + nodes)) for end in (links.sender, links.receiver)]
     sender, receiver = torch.cat(ends), torch.cat(ends[::-1])
     order = torch.argsort(receiver, stable=True)
-    both = scatter.build_paired_links(sender, receiver, order, 2 * NODES)
-    inputs = draw(case, (links, rows), torch.float32)
+    both = scatter.build_paired_links(sender, receiver, order, 2 * nodes)
+    inputs = draw_edges(case, (links, rows), torch.float32)
     doubled = [
-        _double(each, shape, rows) for each, shape in zip(inputs, CASES[case][2], strict=True)
+        _double(each, shape, rows) for each, shape in zip(inputs, EDGE_CASES[case][1], strict=True)
     ]
-    smooth = SMOOTH.get(case, len(inputs))
-    alone, together = (
-        differentiate(CASES[case][0], given, replace(each, kernels="numba"), smooth)
-        for given, each in ((inputs, links), (doubled, both))
-    )
-    values = VALUES.get(case, (E if "ends" in case else N,))
+    alone = differentiate(case, inputs, links, kernels)
+    together = differentiate(case, doubled, both, kernels)
+    values = [(rows, WIDTH) for rows in VALUES.get(case, (E if "ends" in case else N,))]
     shapes = [
-        *((rows, WIDTH) for rows in values),
-        *CASES[case][2],
-        *CASES[case][2][:smooth],
-        *CASES[case][2],
+        *values,
+        *EDGE_CASES[case][1],
+        *EDGE_CASES[case][1][: SMOOTH.get(case)],
+        *EDGE_CASES[case][1],
+        *values,
     ]
     for a, b, shape in zip(alone, together, shapes, strict=True):
         if shape[0] in (N, P, E):
@@ -298,22 +237,20 @@ def _second_graph(values, shape, rows):
 
 
 @pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EDGE_CASES)
 def test_without_edges_sums_are_zero_and_all_inputs_get_gradients(case, paired):
     none = torch.zeros(0, dtype=torch.long)
     links = scatter.build_links(none, none, 3)
     if paired:
         links = scatter.build_paired_links(none, none, none, 3)
-    inputs = draw(case, (links, 0))
-    smooth = SMOOTH.get(case, len(inputs))
-    for values in differentiate(CASES[case][0], inputs, replace(links, kernels="numba"), smooth):
+    for values in differentiate(case, draw_edges(case, (links, 0)), links, "numba"):
         assert not values.any()
 
 
 def test_an_input_may_depend_on_another():
     """Features of a later layer depend on the weights, which all layers share."""
     layout, slopes = random_links(7, True), []
-    received, *others, weights = draw("softplus", layout)
+    received, *others, weights = draw_edges("softplus", layout)
     for kernels in ("eager", "numba"):
         links = replace(layout[0], kernels=kernels)
         value = gated_product_sum(received * weights.sum(), *others, weights, links).sum()
@@ -348,7 +285,7 @@ def test_exponentials_are_exact_to_two_bits(dtype):
 
 def test_dispatch_modes_and_bf16_go_through_torch(loops):
     layout = random_links(8, True)
-    inputs = [each.detach() for each in draw("softplus", layout)]
+    inputs = [each.detach() for each in draw_edges("softplus", layout)]
     links = replace(layout[0], kernels="numba")
     assert gated_product_sum(*(each.bfloat16() for each in inputs), links).dtype is torch.bfloat16
     assert gated_product_sum(*inputs, layout[0]).shape

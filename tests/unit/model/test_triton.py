@@ -11,9 +11,13 @@ import kernel_binaries
 import pytest
 import torch
 from kernel_cases import (
+    EDGE_CASES,
     FACTORS,
     LAYOUTS,
+    SUMS,
     all_of_aggregates,
+    differentiate,
+    draw_edges,
     everything,
     factors_of,
     inputs_of,
@@ -25,10 +29,12 @@ from kernel_cases import (
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels import passes
-from tests.unit.model.test_edge_functions import CASES, SMOOTH, differentiate, draw
+from hydragnn_hpo.model.kernels.eager_edge_functions import EAGER_FUNCTIONS
+from hydragnn_hpo.model.kernels.eager_passes import EAGER_FORMS
 
 triton = pytest.importorskip("triton", reason="Triton is not installed: pip install triton.")
 from hydragnn_hpo.model.kernels import triton_passes  # noqa: E402
+from hydragnn_hpo.model.kernels.triton_edge_functions import TRITON_EDGE_LOOPS  # noqa: E402
 
 needs_interpreter = pytest.mark.skipif(
     not triton_passes.interprets(), reason="Triton compiles its loops where there is a GPU."
@@ -63,8 +69,6 @@ def assert_near(values, expected, tolerance):
         torch.testing.assert_close(each, wanted, rtol=0, atol=tolerance * scale)
 
 
-LEFT_TO_TORCH = ("soft", "edges", "edges stay")
-"""Functions of edges that have no loops of Triton."""
 CASES_OF_FORMS = [
     *((form, paired) for form in ("filtered", "vectors") for paired in LAYOUTS.values()),
     *((form, "some") for form in ("components", "directed", "weighted", "attended", "scores")),
@@ -73,6 +77,11 @@ CASES_OF_FORMS = [
         for form in ("coupled", "coupled to fewer", "triplets")
     ),
 ]
+
+
+def test_all_forms_and_functions_of_edges_have_loops():
+    assert triton_passes.TRITON_FORMS.keys() == EAGER_FORMS.keys()
+    assert TRITON_EDGE_LOOPS.keys() == EAGER_FUNCTIONS.keys()
 
 
 @needs_interpreter
@@ -86,41 +95,31 @@ def test_forms_equal_torch_to_the_second_derivative(form, paired, loops):
 
 
 @needs_interpreter
-@pytest.mark.parametrize("case", [case for case in CASES if case not in LEFT_TO_TORCH])
+@pytest.mark.parametrize("case", EDGE_CASES)
 def test_edge_functions_equal_torch_to_the_second_derivative(case, loops):
-    links, rows = random_links(1, "some", nodes=5)
-    inputs, smooth = draw(case, (links, rows)), SMOOTH.get(case, len(CASES[case][2]))
-    given = (CASES[case][0], inputs)
-    expected = differentiate(*given, replace(links, kernels="eager"), smooth)
+    links, rows = random_links(1, "some", nodes=4)
+    inputs = draw_edges(case, (links, rows))
+    expected = differentiate(case, inputs, links, "eager")
     assert not loops
-    assert_near(differentiate(*given, replace(links, kernels="triton"), smooth), expected, 1e-11)
+    assert_near(differentiate(case, inputs, links, "triton"), expected, 1e-11)
     assert any(constants["CURVED"] for _, constants in loops)
 
 
 @needs_interpreter
-@pytest.mark.parametrize("case", LEFT_TO_TORCH)
-def test_functions_without_loops_of_triton_are_left_to_torch(case):
-    links, rows = random_links(1, "some", nodes=5)
-    inputs = draw(case, (links, rows))
-    values = [CASES[case][0](*inputs, replace(links, kernels=k)) for k in ("eager", "triton")]
-    for eager, given in zip(*(v if isinstance(v, tuple) else (v,) for v in values), strict=True):
-        torch.testing.assert_close(given, eager, rtol=1e-12, atol=1e-12)
-
-
-@needs_interpreter
-@pytest.mark.parametrize("case", ["leaky ends", "gated", "softplus"])
+@pytest.mark.parametrize("case", ["leaky ends", "gated", "softplus", "edges"])
 def test_edge_functions_take_several_types_and_give_each_its_own(case, loops):
     links, rows = random_links(2, True, nodes=4)
     inputs = [
         each.detach().to(dtype).requires_grad_()
         for each, dtype in zip(
-            draw(case, (links, rows)), itertools.cycle([torch.bfloat16, torch.float32])
+            draw_edges(case, (links, rows)), itertools.cycle([torch.bfloat16, torch.float32])
         )
     ]
     exact = [each.detach().double().requires_grad_() for each in inputs]
     results, draws = [], torch.Generator()
     for given, kernels in ((inputs, "triton"), (exact, "eager")):
-        value = CASES[case][0](*given, replace(links, kernels=kernels))
+        value = EDGE_CASES[case][0](*given, replace(links, kernels=kernels))
+        value = torch.cat(value) if isinstance(value, tuple) else value
         slope = torch.randn(value.shape, generator=draws.manual_seed(5), dtype=torch.float64)
         slopes = torch.autograd.grad(value, given, slope.to(value.dtype))
         results.append([value, *slopes])
@@ -139,6 +138,44 @@ def test_fp32_is_summed_in_fp32(loops):
     inputs = inputs_of("directed", links, rows, torch.float32)
     expected = everything("directed", inputs, links, "eager")
     assert_near(everything("directed", inputs, links, "triton"), expected, 1e-5)
+    assert {constants["COMPUTE"] for _, constants in loops} == {triton.language.float32}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("name", ["filtered", "directed", "vectors", "soft"])
+def test_bf16_is_summed_in_fp32_and_rounded_once(name, loops):
+    """To one unit in the last of 8 bits: the interpreter cuts off where a GPU rounds."""
+    links, rows = random_links(1, "some", nodes=4)
+    if name in SUMS:
+        function, drawn = SUMS[name], inputs_of(name, links, rows)
+    else:
+        function, drawn = EDGE_CASES[name][0], draw_edges(name, (links, rows))
+    low, results = [each.detach().bfloat16() for each in drawn], []
+    for kernels, dtype in (("triton", torch.bfloat16), ("eager", torch.float64)):
+        inputs = [each.to(dtype).requires_grad_() for each in low]
+        value = function(*inputs, replace(links, kernels=kernels))
+        slope = torch.randn(value.shape, generator=torch.Generator().manual_seed(9)).bfloat16()
+        results.append([value, *torch.autograd.grad(value, inputs, slope.to(dtype))])
+    for each, exact in zip(*results, strict=True):
+        assert each.dtype is torch.bfloat16
+        most = 2**-7 * exact.abs() + 1e-6 * exact.abs().max()  # of fp32, where a sum cancels
+        assert ((each.double() - exact).abs() <= most).all()
+    assert {constants["COMPUTE"] for _, constants in loops} == {triton.language.float32}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("conv", ["schnet", "painn"])
+def test_a_net_under_autocast_is_as_exact_as_bf16(conv, make, loops):
+    graph, results = make.graph(*make.atoms(1, count=4)), []
+    for kernels, dtype in (("eager", torch.float64), ("triton", torch.float32)):
+        net = make.net({"energy": {}}, features=16, conv=conv, kernels=kernels).to(dtype)
+        with torch.autocast("cpu", torch.bfloat16, enabled=kernels == "triton"):
+            energy = net(make.batch(graph, dtype=dtype))["energy"]
+        slopes = torch.autograd.grad(energy.sum(), list(net.parameters()))
+        results.append([energy, torch.cat([slope.flatten() for slope in slopes])])
+    for exact, values in zip(*results, strict=True):
+        error = (values - exact).detach().norm() / exact.detach().norm()
+        assert 1e-4 < error < 0.02
     assert {constants["COMPUTE"] for _, constants in loops} == {triton.language.float32}
 
 
@@ -169,6 +206,9 @@ def test_no_edges_sum_to_zero(loops):
         assert not any(each.any() for each in values)
     assert not any(each.any() for each in all_of_aggregates(
         factors_of("pnaplus", links, 0), links, "triton"))  # fmt: skip
+    for case in EDGE_CASES:
+        values = differentiate(case, draw_edges(case, (links, 0)), links, "triton")
+        assert not any(each.any() for each in values)
 
 
 @needs_interpreter
@@ -185,7 +225,7 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another(loops):
 
 
 @needs_interpreter
-@pytest.mark.parametrize("conv", ["painn", "pna", "et", "egnn"])
+@pytest.mark.parametrize("conv", ["painn", "pna", "et", "egnn", "schnet", "alignn"])
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(1, count=4))]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
