@@ -578,6 +578,8 @@ class LeaderboardEntry(TypedDict):
     """Energy of its slots in joules, from the hosts' counters; null if nothing was counted."""
     energy_share: float | None
     """Fraction of ``slot_seconds`` in which energy was counted; null while it runs."""
+    conv: str
+    """Its conv, searched or fixed; empty where trials are a command. Absent in older files."""
     values: SearchedValues
     """Its searched values."""
 

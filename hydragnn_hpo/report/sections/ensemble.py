@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from hydragnn_hpo.campaign import find_conv
 from hydragnn_hpo.file_records import (
     Curves,
     EnsembleSize,
@@ -331,7 +332,9 @@ def make_members(facts: Facts) -> Section | None:
     ranked, table = facts.state.ranked(), facts.ensemble
     if not ranked:
         return None
-    lines = [f"{key} = {json.dumps(value)}" for key, value in ranked[0].values.items()]
+    conv = find_conv(ranked[0], facts.config)
+    values = ({"model.conv": conv} if conv else {}) | ranked[0].values
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
     best = Code("\n".join(lines), f"Configuration of {ranked[0].name}, the best trial")
     if table is None:
         lead = "The configuration of the best trial so far."
@@ -357,7 +360,6 @@ def make_members(facts: Facts) -> Section | None:
 
 
 def _members(facts: Facts, table: EnsembleTable) -> Table:
-    convs = {row["trial"]: row["conv"] for row in table["leaderboard"]}
     columns = {
         "trial": "trial",
         "weight": ("weight", "%"),
@@ -368,8 +370,10 @@ def _members(facts: Facts, table: EnsembleTable) -> Table:
     rows = []
     for member in table["members"]:
         name = member["trial"]
-        parameters = facts.trials[name].parameters if name in facts.trials else None
-        rows.append((name, member["weight"], convs.get(name), parameters, member["objective"]))
+        trial = facts.trials.get(name)
+        conv = find_conv(trial.trial, facts.config) if trial else None
+        parameters = trial.parameters if trial else None
+        rows.append((name, member["weight"], conv, parameters, member["objective"]))
     return make_table("members", columns, rows, "Weight: the mean over targets.")
 
 

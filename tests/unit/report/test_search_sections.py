@@ -19,6 +19,7 @@ from hydragnn_hpo.report.page_blocks import Doubtful, Figure, Section, Table, fl
 from hydragnn_hpo.report.sections import SECTIONS, parallel
 from hydragnn_hpo.report.sections.parallel import parameter_axis, round_ticks
 from hydragnn_hpo.report.sections.pareto import collect_costs, pareto_places, read_latencies
+from hydragnn_hpo.report.sections.trials import make_details
 from hydragnn_hpo.report.surrogate import fill_inactive, grid_values, partial_dependence
 
 SEARCH = ("parallel", "slices", "pareto", "heads", "members", "importance", "slots", "worst")
@@ -50,6 +51,20 @@ def test_a_goal_named_parameters_is_shown_once_with_the_scores_of_the_search(
     every = {x for trace in charts["goal1"].data for x in trace["x"].tolist()}
     scores = [trial.trial.score for trial, _ in facts.scored_trials()]
     assert every == {score[1] for score in scores if isinstance(score, tuple)}
+
+
+def test_tables_and_details_name_the_conv_that_the_campaign_fixes(tmp_path: Path) -> None:
+    facts = read_facts(make_campaign(tmp_path, trials=30, conv="gat"))
+    shown = {}
+    for name, key in (("members", "members"), ("progress", "top"), ("costs", "convs")):
+        section = SECTIONS[name](facts)
+        assert section is not None
+        table = blocks(section, Table)[key]
+        place = [column.key for column in table.columns].index("conv")
+        shown[name] = {row[place] for row in table.rows}
+    assert shown == {"members": {"gat"}, "progress": {"gat"}, "costs": {"gat"}}
+    details = make_details(facts).content
+    assert all(["conv", "gat"] in trial["facts"] for trial in details.values())
 
 
 def test_sections_without_results_are_left_out(tmp_path: Path) -> None:
