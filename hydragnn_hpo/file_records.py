@@ -289,6 +289,9 @@ class HeadScores(TypedDict):
     """Mean absolute error, in the unit."""
     test_rmse: float | None
     """Root mean square error, in the unit."""
+    test_norm_error: NotRequired[float | None]
+    """Mean norm of the errors of vectors, Frobenius' of tensors, in the unit; absent for other
+    shapes, whose errors count by component alone."""
     single_mae: float
     """MAE of the best single trial, in the unit."""
     test_mae_top_k: float

@@ -103,6 +103,13 @@ def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "FittedTable":
             *map(_number, errors),
             "-" if inside is None else f"{100 * inside:.0f} %",
         )
+    norms = ((name, head, head.get("test_norm_error")) for name, head in heads.items())
+    table.caption = "\n".join(
+        f"{name.replace('_', ' ')}: MAE and RMSE ({_number(head['test_rmse'])}) of a component, "
+        f"mean norm of the error {norm:.4f} {head['unit']}"
+        for name, head, norm in norms
+        if norm is not None
+    )
     return table
 
 

@@ -162,7 +162,7 @@ PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", 
 MOST_SEARCHED, MOST_TWINS = 50_000, 200
 """Maximum numbers of structures among which near twins are searched, and of pairs that are kept."""
 
-_PREFIXED = ("rows", "mae", "rmse")
+_PREFIXED = ("rows", "mae", "rmse", "norm_error")
 """Figures that get the prefix ``test_`` in the table."""
 _ROOT = Path(__file__).parents[2]
 """Folder that holds the package."""
@@ -651,7 +651,7 @@ def _head_scores(
     predicted: HeadOnLabels, calibration: Calibration, target: TargetStats
 ) -> HeadScores:
     """Return the figures of a head under the names of the table, and its unit."""
-    figures = compute_figures(predicted, calibration, _center(target))
+    figures = compute_figures(predicted, calibration, _center(target), shape=target["shape"])
     renamed = {f"test_{k}" if k in _PREFIXED else k: v for k, v in figures.items()}
     scores: HeadScores = replace_nonfinite({"unit": target["unit"], **renamed})
     return scores

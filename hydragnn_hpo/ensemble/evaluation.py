@@ -507,7 +507,7 @@ def _evaluate_head(
         return
     _check_unit(done, name, entry, predicted)
     node, known, every = entry.level == "node", entry.calibration, structures.compositions
-    figures = compute_figures(predicted, known, entry.center)
+    figures = compute_figures(predicted, known, entry.center, shape=entry.shape)
     kinds = structures.kinds_of_rows(graph, atom, node=node)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
     facts = _describe_rows(entry, predicted, simpler, every, graph=graph, atom=atom)

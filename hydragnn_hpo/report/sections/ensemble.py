@@ -53,6 +53,7 @@ ScoreName = Literal[
     "test_rows",
     "test_mae",
     "test_rmse",
+    "test_norm_error",
     "single_mae",
     "mean_baseline_mae",
     "ratio_to_mean",
@@ -72,6 +73,7 @@ SCORES: Mapping[ScoreName, str | tuple[str, str]] = {
     "test_rows": "values",
     "test_mae": "MAE",
     "test_rmse": "RMSE",
+    "test_norm_error": "mean norm of the error",
     "single_mae": "MAE, best single",
     "mean_baseline_mae": "MAE, training mean",
     "ratio_to_mean": "ratio to the mean",
@@ -91,7 +93,7 @@ SCORES_EXPLAINED = (
     "Raw: the members' spread alone. Calibrated: a Gaussian whose sigma was fitted on structures "
     "that trained none of what predicted them. Conformal: the intervals that predictions carry. "
     "ENCE and miscalibration area are 0 for a perfect sigma; errors, CRPS and widths are in the "
-    "unit of the target."
+    "unit of the target, MAE and RMSE of vectors and tensors those of a component."
 )
 
 BY_SIZE: tuple[tuple[str, Literal["sel_mae", "test_mae"], str, Trace], ...] = (
@@ -116,12 +118,14 @@ def make_heads(facts: Facts) -> Section | None:
     heads, arrays = facts.ensemble["heads"], read_test_predictions(facts.run)
     curves = facts.ensemble.get("curves", {})
     shown = list(heads)[:HEADS]
+    turns = any("test_norm_error" in head for head in heads.values())
+    scores = [score for score in SCORES if turns or score != "test_norm_error"]
     rows = (
-        (readable_name(name), head["unit"], *(head.get(score) for score in SCORES))
+        (readable_name(name), head["unit"], *(head.get(score) for score in scores))
         for name, head in heads.items()
     )
     columns: dict[str, str | Sequence[str]] = {"head": "target", "unit": "unit"}
-    columns |= {str(score): title for score, title in SCORES.items()}
+    columns |= {str(score): SCORES[score] for score in scores}
     table = make_table("scores", columns, rows, "The ensemble on the test split.")
     numbers = [name for name in shown if "reliability" not in curves.get(name, {})]
     parities = tuple(_parity(facts, name, arrays[name]) for name in numbers if name in arrays)

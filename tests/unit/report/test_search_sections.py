@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from hydragnn_hpo.report.sections.pareto import collect_costs, pareto_places, re
 from hydragnn_hpo.report.sections.trials import make_details
 from hydragnn_hpo.report.surrogate import fill_inactive, grid_values, partial_dependence
 
+NORM = "test_norm_error"
 SEARCH = ("parallel", "slices", "pareto", "heads", "members", "importance", "slots", "worst")
 
 
@@ -65,6 +67,24 @@ def test_tables_and_details_name_the_conv_that_the_campaign_fixes(tmp_path: Path
     assert shown == {"members": {"gat"}, "progress": {"gat"}, "costs": {"gat"}}
     details = make_details(facts).content
     assert all(["conv", "gat"] in trial["facts"] for trial in details.values())
+
+
+def test_norms_of_errors_are_shown_where_a_target_has_some(made: Facts) -> None:
+    assert made.ensemble is not None
+    heads: Any = made.ensemble["heads"] | {
+        "charge": {**made.ensemble["heads"]["charge"], "test_norm_error": 0.75}
+    }
+    shown = {}
+    for name, facts in (
+        ("none", made),
+        ("one", replace(made, ensemble={**made.ensemble, "heads": heads})),
+    ):
+        section = SECTIONS["heads"](facts)
+        assert section is not None
+        table = blocks(section, Table)["scores"]
+        keys = [column.key for column in table.columns]
+        shown[name] = [row[keys.index(NORM)] for row in table.rows] if NORM in keys else None
+    assert shown == {"none": None, "one": [None, None, 0.75]}
 
 
 def test_sections_without_results_are_left_out(tmp_path: Path) -> None:
