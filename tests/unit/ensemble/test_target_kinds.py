@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from ase.io import read
@@ -289,9 +290,31 @@ def test_the_most_probable_class_is_named_in_json_and_tables(ensemble, tmp_path)
         assert [row["site"] or None for row in csv.DictReader(file)] == sites
 
 
-def test_no_key_that_is_copied_has_the_name_of_a_class(run, ensemble):
-    with pytest.raises(ConfigError, match="--keep phase: the output has a column of this name"):
-        select_columns(ensemble, run / "ensemble.zip", keep=("phase",))
+def test_the_most_probable_class_is_named_in_parquet_and_extended_xyz(ensemble, tmp_path):
+    structures = labelled(3, seed=6)
+    structures[0].numbers[0] = 1  # no hydrogen has a label of site
+    expected = ensemble.predict(structures)
+    names = [("big one", "small")[int(row[1] > row[0])] for row in expected["phase"].mean.tolist()]
+    sites = [
+        None if np.isnan(row).any() else "012"[row.index(max(row))]
+        for row in expected["site"].mean.tolist()
+    ]
+    table = pyarrow.parquet.read_table(written(ensemble, structures, ".parquet", tmp_path))
+    assert table["phase"].to_pylist() == names
+    assert [site for of in table["site"].to_pylist() for site in of] == sites
+    frames = read(written(ensemble, structures, ".extxyz", tmp_path), index=":")
+    assert [frame.info["phase_class"] for frame in frames] == names
+    shown = [str(site) for frame in frames for site in frame.arrays["site_class"]]
+    assert shown == ["-" if site is None else site for site in sites]
+    assert "phase_class" in frames[0].info
+    assert "dos_class" not in frames[0].info
+    np.testing.assert_allclose(frames[0].arrays["local"][0], expected["local"].mean[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("key", ["phase", "phase_class"])
+def test_no_key_that_is_copied_has_the_name_of_a_class(run, ensemble, key):
+    with pytest.raises(ConfigError, match=f"--keep {key}: the output has a column of this name"):
+        select_columns(ensemble, run / "ensemble.zip", keep=(key,))
 
 
 def test_the_report_draws_the_median_and_the_worst_spectrum(run):
