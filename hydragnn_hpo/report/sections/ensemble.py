@@ -1,6 +1,7 @@
 """Sections on the ensemble: errors and calibration by head; the best model and the members."""
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
@@ -364,21 +365,42 @@ def make_members(facts: Facts) -> Section | None:
 
 
 def _members(facts: Facts, table: EnsembleTable) -> Table:
-    columns = {
+    columns: dict[str, str | Sequence[str]] = {
         "trial": "trial",
         "weight": ("weight", "%"),
         "conv": "conv",
         "parameters": "parameters",
         "objective": ("objective", "MAE / std"),
     }
-    rows = []
+    joined = table.get("local_descriptors", {})
+    shares = {name: one["weight"] for name, one in joined.items() if one["weight"]}
+    heads = list(table["heads"]) if shares else []
+    columns |= {f"weight.{head}": (f"{readable_name(head)}, weight", "%") for head in heads}
+    rows: list[Sequence[Cell]] = []
     for member in table["members"]:
-        name = member["trial"]
+        name, weights = member["trial"], share_weights(member["weights"], shares)
         trial = facts.trials.get(name)
         conv = find_conv(trial.trial, facts.config) if trial else None
         parameters = trial.parameters if trial else None
-        rows.append((name, member["weight"], conv, parameters, member["objective"]))
-    return make_table("members", columns, rows, "Weight: the mean over targets.")
+        row = (name, statistics.fmean(weights.values()), conv, parameters, member["objective"])
+        rows.append((*row, *map(weights.get, heads)))
+    if shares:
+        weight = statistics.fmean(shares.values())
+        rows.append(("local descriptors", weight, None, None, None, *map(shares.get, heads)))
+    note = "Weight: the mean over the targets that have the member."
+    if shares:
+        note += " The last row is the regression on local descriptors, which joined the nets."
+    return make_table("members", columns, rows, note)
+
+
+def share_weights(nets: Mapping[str, float], joined: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights of a net by head, where nets share what a regression leaves them.
+
+    Args:
+        nets: weight of the net among all nets, by head.
+        joined: weight of the regression that joins the nets, by head that has one.
+    """
+    return {head: weight * (1.0 - joined.get(head, 0.0)) for head, weight in nets.items()}
 
 
 def _member_errors(table: EnsembleTable) -> Table:

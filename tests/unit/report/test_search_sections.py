@@ -69,6 +69,25 @@ def test_tables_and_details_name_the_conv_that_the_campaign_fixes(tmp_path: Path
     assert all(["conv", "gat"] in trial["facts"] for trial in details.values())
 
 
+def test_the_regression_that_joined_is_a_member_with_its_weight_by_head(made: Facts) -> None:
+    """Six nets share all of a head, or the 75 % that a regression of the weight 0.25 leaves."""
+    assert made.ensemble is not None
+    joined: Any = {"charge": {"weight": 0.25}, "gap": {"weight": 0.0}}
+    section = SECTIONS["members"](
+        replace(made, ensemble={**made.ensemble, "local_descriptors": joined})
+    )
+    assert section is not None
+    table = blocks(section, Table)["members"]
+    keys = ["weight", *(f"weight.{head}" for head in ("energy_per_atom", "gap", "charge"))]
+    places = [[column.key for column in table.columns].index(key) for key in keys]
+    *nets, last = [[row[place] for place in places] for row in table.rows]
+    assert len(nets) == 6
+    assert nets[0] == pytest.approx([(2 / 6 + 0.125) / 3, 1 / 6, 1 / 6, 0.125])
+    assert (table.rows[-1][0], last) == ("local descriptors", [0.25, None, None, 0.25])
+    for place in places[1:]:
+        assert sum(row[place] or 0.0 for row in table.rows) == pytest.approx(1.0)
+
+
 def test_norms_of_errors_are_shown_where_a_target_has_some(made: Facts) -> None:
     assert made.ensemble is not None
     heads: Any = made.ensemble["heads"] | {
