@@ -293,7 +293,8 @@ class HeadScores(TypedDict):
     """Mean norm of the errors of vectors, Frobenius' of tensors, in the unit; absent for other
     shapes, whose errors count by component alone."""
     single_mae: float
-    """MAE of the best single trial, in the unit."""
+    """MAE of the best single trial, in the unit; of a class its log-loss with a temperature of its
+    own, fitted as that of the ensemble."""
     test_mae_top_k: float
     """MAE of the unweighted mean of the best trials by validation, in the unit."""
     test_mae_greedy: float

@@ -61,6 +61,7 @@ from hydragnn_hpo.ensemble.calibrate import (
     Moments,
     clip_to_bounds,
     compute_moments,
+    group_weights,
 )
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
@@ -79,7 +80,12 @@ from hydragnn_hpo.ensemble.candidates import (
     read_stored_predictions,
     read_truth,
 )
-from hydragnn_hpo.ensemble.class_probabilities import class_std, log_losses, temper
+from hydragnn_hpo.ensemble.class_probabilities import (
+    class_std,
+    fit_temperature,
+    log_losses,
+    temper,
+)
 from hydragnn_hpo.ensemble.cross_fit import calibrate_folds
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
 from hydragnn_hpo.ensemble.engine import (
@@ -198,7 +204,8 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     joined = join_local_models(context, choice, simpler := fit_simpler_models(context))
     calibrations, data = calibrate_heads(context, choice, nets, (learned, predictions), joined)
     mixed, weights = joined.append_to(predictions), weigh_mixes(choice, nets, joined)
-    tested = evaluate_heads(context, mixed, weights, calibrations, simpler)
+    single = fit_temperatures(context, nets[0], learned)
+    tested = evaluate_heads(context, mixed, weights, calibrations, simpler, temperatures=single)
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, tested, diversity)
     manifest = joined.add_to_manifest(manifest)
@@ -321,6 +328,29 @@ def predict_split(
         if any(key in one for one in whole):
             predictions[key] = np.stack([one.get(key, silent) for one in whole])
     return predictions
+
+
+def fit_temperatures(
+    context: BuildContext, net: Net, predictions: MemberPredictions
+) -> dict[str, float]:
+    """Fit the temperatures of a net alone, as those of the ensemble, with which it is compared.
+
+    Args:
+        context: data shared by all steps of the build.
+        net: the first of the M nets.
+        predictions: predictions of the M nets for ``cal``.
+
+    Returns:
+        By head of classes, fitted on the structures of ``cal`` that the net has not seen.
+    """
+    temperatures = {}
+    unseen = np.isin(context.rows_of("cal"), context.unseen_by(net)[1])
+    for name in filter(context.is_class, context.targets):
+        truth, labelled = context.truth(name, "cal")
+        rows = labelled & unseen[context.graph_of_row(name, "cal")]
+        weight, _ = group_weights(context.group_of_row(name, "cal")[rows])
+        temperatures[name] = fit_temperature(predictions[name][0][rows], truth[rows], weight)
+    return temperatures
 
 
 def check_members(
@@ -482,6 +512,8 @@ def evaluate_heads(
     weights: Mapping[Mix, Weights],
     calibrations: Mapping[str, Calibration],
     simpler: SimplerModels,
+    *,
+    temperatures: Mapping[str, float],
 ) -> TestResult:
     """Score each head on the test split.
 
@@ -491,6 +523,7 @@ def evaluate_heads(
         weights: shares of the members by mix and head, [M].
         calibrations: calibrations of the kept mix, by head.
         simpler: predictions that the ensemble is compared with.
+        temperatures: those of the best single candidate, by head of classes.
     """
     indices = context.rows_of("test")
     result = TestResult({}, {"index": indices}, {}, [], simpler)
@@ -498,6 +531,8 @@ def evaluate_heads(
         (truth, mask), node = context.truth(name, "test"), context.is_node(name)
         truth, bounds = truth[mask], context.bounds(name)
         single = clip_to_bounds(predictions[name][0][mask], bounds)
+        if name in temperatures:
+            single = temper(single, temperatures[name])
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes["kept"], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, indices, node=node)

@@ -214,6 +214,46 @@ def test_probabilities_are_averaged_then_tempered(ensemble):
     assert np.isfinite(prediction["site"].mean[~hydrogen]).all()
 
 
+def test_the_best_trial_has_a_temperature_of_its_own_fitted_on_cal(run, ensemble):
+    """The temperature by trying four thousand, each group of structures with the same weight."""
+    store = open_store(run / "data/kinds.bp")
+    table = json.loads((run / "report/ensemble.json").read_text())
+    best = table["leaderboard"][0]["trial"]
+    for name in ("phase", "site"):
+        learned, tested = (
+            of_labelled(ensemble, store, split, best, name) for split in ("cal", "test")
+        )
+        weight = 1.0 / np.array([np.sum(learned["group"] == g) for g in learned["group"]])
+        losses = {
+            t: np.sum(weight * -np.log(tempered(learned, t))) for t in np.geomspace(0.05, 20, 4000)
+        }
+        temperature = min(losses, key=losses.get)
+        expected = -np.log(tempered(tested, temperature)).mean()
+        assert temperature != pytest.approx(1.0, rel=0.05)
+        assert table["heads"][name]["single_mae"] == pytest.approx(expected, rel=1e-4)
+
+
+def of_labelled(ensemble, store, split, trial, name):
+    """Return what one member predicts for the labelled rows of a split, their labels and groups."""
+    rows = store.indices_of(split)
+    columns, predicted = store.take(rows), ensemble.predict(store, rows, members=True)[name]
+    group = store.group[rows]
+    if columns.levels[name] == "node":
+        group = np.repeat(group, columns.num_nodes())
+    known = columns.masks[name] & np.isfinite(predicted.mean).all(axis=1)
+    return {
+        "values": predicted.members[trial][known],
+        "truth": columns.targets[name][known].argmax(axis=1),
+        "group": group[known],
+    }
+
+
+def tempered(rows, temperature):
+    """Return the probability of the true class of each row."""
+    powers = rows["values"] ** (1.0 / temperature)
+    return powers[np.arange(len(powers)), rows["truth"]] / powers.sum(axis=1)
+
+
 def test_a_class_is_pruned_and_calibrated_again(run):
     content = read_artefact(run / "ensemble.zip")
     stay = [member.trial for member in content.manifest.members][:2]
