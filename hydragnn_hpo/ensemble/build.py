@@ -126,6 +126,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_curves,
     compute_figures,
     mae,
+    norm_errors,
 )
 from hydragnn_hpo.ensemble.verdict import (
     HeadEvidence,
@@ -204,19 +205,18 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     joined = join_local_models(context, choice, simpler := fit_simpler_models(context))
     calibrations, data = calibrate_heads(context, choice, nets, (learned, predictions), joined)
     mixed, weights = joined.append_to(predictions), weigh_mixes(choice, nets, joined)
-    single = fit_temperatures(context, nets[0], learned)
-    tested = evaluate_heads(context, mixed, weights, calibrations, simpler, temperatures=single)
+    simpler = simpler._replace(temperatures=fit_temperatures(context, nets[0], learned))
+    tested = evaluate_heads(context, mixed, weights, calibrations, simpler)
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, tested, diversity)
     manifest = joined.add_to_manifest(manifest)
-    trust = _trust_on_test(context, manifest, mixed, weights["kept"])
     features = find_training_features(context, manifest, members)
     sizes = _size_curves(context, predictions, nets)
     table = _make_table(context, choice, manifest, diversity, tested.curves, sizes)
     table |= {"local_descriptors": joined.judged, "verdict": _judge(context, tested, joined)}
     table["test_twins"] = find_test_twins(context, manifest)
     tested.arrays.update(_distances_on_test(context, features, members))
-    tested.arrays["trust"] = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
+    tested.arrays["trust"] = _trust_on_test(context, manifest, mixed, weights["kept"])
     _write_report(context.run, table, tested.arrays)
     content = _gather_content(context, manifest, tensors, data)
     content = replace(content, features=features, local=simpler.local, local_members=joined.models)
@@ -512,8 +512,6 @@ def evaluate_heads(
     weights: Mapping[Mix, Weights],
     calibrations: Mapping[str, Calibration],
     simpler: SimplerModels,
-    *,
-    temperatures: Mapping[str, float],
 ) -> TestResult:
     """Score each head on the test split.
 
@@ -523,19 +521,16 @@ def evaluate_heads(
         weights: shares of the members by mix and head, [M].
         calibrations: calibrations of the kept mix, by head.
         simpler: predictions that the ensemble is compared with.
-        temperatures: those of the best single candidate, by head of classes.
     """
-    indices = context.rows_of("test")
-    result = TestResult({}, {"index": indices}, {}, [], simpler)
+    result = TestResult({}, {"index": context.rows_of("test")}, {}, [], simpler)
     for name, target in context.targets.items():
         (truth, mask), node = context.truth(name, "test"), context.is_node(name)
         truth, bounds = truth[mask], context.bounds(name)
         single = clip_to_bounds(predictions[name][0][mask], bounds)
-        if name in temperatures:
-            single = temper(single, temperatures[name])
+        single = _temper(single, simpler.temperatures.get(name))
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes["kept"], calibrations[name]
-        stratum = context.strata.of_rows(context.graphs, indices, node=node)
+        stratum = context.strata.of_rows(context.graphs, result.arrays["index"], node=node)
         predicted = _on_labels(truth, mix, calibration, stratum[mask])
         known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
         rows = _describe_rows(context, name, mask, single, result)
@@ -564,10 +559,13 @@ def _on_labels(
         calibration: calibration of the head.
         stratum: stratum of each row, [R].
     """
-    mean = mix.mean
-    if calibration.temperature is not None:
-        mean = temper(mean, calibration.temperature)
+    mean = _temper(mix.mean, calibration.temperature)
     return HeadOnLabels(truth, mean, mix.spread, mix.noise, stratum)
+
+
+def _temper(mean: np.ndarray, temperature: float | None) -> np.ndarray:
+    """Return predictions, [R, w]; of a head that has a temperature, tempered probabilities."""
+    return mean if temperature is None else temper(mean, temperature)
 
 
 def _error(context: BuildContext, name: str, mean: np.ndarray, truth: np.ndarray) -> float:
@@ -686,7 +684,8 @@ def _head_scores(
     predicted: HeadOnLabels, calibration: Calibration, target: TargetStats
 ) -> HeadScores:
     """Return the figures of a head under the names of the table, and its unit."""
-    figures = compute_figures(predicted, calibration, _center(target), shape=target["shape"])
+    figures = compute_figures(predicted, calibration, _center(target))
+    figures |= norm_errors(predicted, target["shape"])
     renamed = {f"test_{k}" if k in _PREFIXED else k: v for k, v in figures.items()}
     scores: HeadScores = replace_nonfinite({"unit": target["unit"], **renamed})
     return scores
@@ -727,8 +726,10 @@ def _trust_on_test(
     manifest: Manifest,
     predictions: MemberPredictions,
     weights: Mapping[str, np.ndarray],
-) -> list[str]:
+) -> np.ndarray:
     """Return for each structure of the test split ``ok``, or the reasons not to trust it.
+
+    They are the bytes of a text, a line for each.
 
     Args:
         context: data shared by all steps of the build.
@@ -748,7 +749,7 @@ def _trust_on_test(
             hidden = find_unlabelled(manifest.heads[name], columns)
             heads[name] = head_prediction(manifest.heads[name], [mix], missing=hidden)
         trust += compute_trust(manifest, columns, heads)
-    return trust
+    return np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
 
 
 def find_training_features(

@@ -88,11 +88,6 @@ def rmse(prediction: np.ndarray, truth: np.ndarray) -> float:
     return float(np.sqrt(np.square(prediction - truth).mean()))
 
 
-def norm_error(prediction: np.ndarray, truth: np.ndarray) -> float:
-    """Return the mean over rows of the Euclidean norm of the error, Frobenius' of a tensor."""
-    return float(np.linalg.norm(prediction - truth, axis=1).mean())
-
-
 def nll(error: np.ndarray, sigma: np.ndarray) -> float:
     """Return the mean negative log likelihood of Gaussians, in nats; infinite for a sigma of 0."""
     if not sigma.all():
@@ -323,11 +318,7 @@ class HeadOnLabels:
 
 
 def compute_figures(
-    predicted: HeadOnLabels,
-    calibration: Calibration,
-    baseline: np.ndarray | float,
-    *,
-    shape: str = "scalar",
+    predicted: HeadOnLabels, calibration: Calibration, baseline: np.ndarray | float
 ) -> dict[str, float]:
     """Compute every figure of one head.
 
@@ -336,15 +327,13 @@ def compute_figures(
         calibration: calibration of the head.
         baseline: mean of the training data, in the unit, one number, [1] or [w]; a model must beat
             it.
-        shape: the target's.
 
     Returns:
         ``rows mae rmse``; the Gaussian scores of the calibrated sigma; ``area_conformal``, and
         ``coverage50 width50`` and so on of the conformal intervals; the same of the raw spread as
-        ``raw_nll`` and so on, its intervals Gaussian; ``mean_baseline_mae ratio_to_mean``;
-        ``norm_error`` of vectors and tensors. A figure without a value (a rank correlation of
-        constants) is NaN or infinite. For classes those of ``score_classes``, and coverage and
-        mean size (``width90``) of the sets.
+        ``raw_nll`` and so on, its intervals Gaussian; ``mean_baseline_mae ratio_to_mean``. A
+        figure without a value (a rank correlation of constants) is NaN or infinite. For classes
+        those of ``score_classes``, and coverage and mean size (``width90``) of the sets.
     """
     if calibration.temperature is not None:
         return _class_figures(predicted, calibration, baseline)
@@ -363,9 +352,23 @@ def compute_figures(
         "mean_baseline_mae": error_of_mean,
     }
     figures["ratio_to_mean"] = figures["mae"] / error_of_mean if error_of_mean else 0.0
-    if shape in ("vector", "tensor"):
-        figures["norm_error"] = norm_error(predicted.mean, predicted.truth)
     return figures
+
+
+def norm_errors(predicted: HeadOnLabels, shape: str) -> dict[str, float]:
+    """Return the error of whole vectors and tensors, which does not depend on the axes.
+
+    Args:
+        predicted: one head on labelled structures.
+        shape: the target's.
+
+    Returns:
+        ``norm_error``, the mean over rows of the norm of the error, Frobenius' of a tensor, in the
+        unit; nothing for other shapes.
+    """
+    if shape not in ("vector", "tensor"):
+        return {}
+    return {"norm_error": float(np.linalg.norm(predicted.residual, axis=1).mean())}
 
 
 def _class_figures(

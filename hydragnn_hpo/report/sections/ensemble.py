@@ -119,15 +119,6 @@ def make_heads(facts: Facts) -> Section | None:
     heads, arrays = facts.ensemble["heads"], read_test_predictions(facts.run)
     curves = facts.ensemble.get("curves", {})
     shown = list(heads)[:HEADS]
-    turns = any("test_norm_error" in head for head in heads.values())
-    scores = [score for score in SCORES if turns or score != "test_norm_error"]
-    rows = (
-        (readable_name(name), head["unit"], *(head.get(score) for score in scores))
-        for name, head in heads.items()
-    )
-    columns: dict[str, str | Sequence[str]] = {"head": "target", "unit": "unit"}
-    columns |= {str(score): SCORES[score] for score in scores}
-    table = make_table("scores", columns, rows, "The ensemble on the test split.")
     numbers = [name for name in shown if "reliability" not in curves.get(name, {})]
     parities = tuple(_parity(facts, name, arrays[name]) for name in numbers if name in arrays)
     calibrations = tuple(_calibration(name, curves[name]) for name in numbers if name in curves)
@@ -138,7 +129,7 @@ def make_heads(facts: Facts) -> Section | None:
     )
     own = tuple(figure for name in shown for figure in draw_head(facts, name))
     blocks: list[Block] = [Row(charts) for charts in (parities, own, calibrations) if charts]
-    more: list[Block] = [table, Text(SCORES_EXPLAINED), *([Row(errors)] if errors else [])]
+    more: list[Block] = [_scores(heads), Text(SCORES_EXPLAINED), *([Row(errors)] if errors else [])]
     if not curves:
         text = (
             "This ensemble was built before calibration curves were kept: "
@@ -153,6 +144,18 @@ def make_heads(facts: Facts) -> Section | None:
         "Errors are those of the test split, which was evaluated once."
     )
     return Section("heads", "Predictions and their error bars", lead, tuple(blocks))
+
+
+def _scores(heads: Mapping[str, HeadScores]) -> Table:
+    turns = any("test_norm_error" in head for head in heads.values())
+    scores = [score for score in SCORES if turns or score != "test_norm_error"]
+    rows = (
+        (readable_name(name), head["unit"], *(head.get(score) for score in scores))
+        for name, head in heads.items()
+    )
+    columns: dict[str, str | Sequence[str]] = {"head": "target", "unit": "unit"}
+    columns |= {str(score): SCORES[score] for score in scores}
+    return make_table("scores", columns, rows, "The ensemble on the test split.")
 
 
 def label_values(facts: Facts, head: str, values: np.ndarray) -> Trace:
@@ -394,11 +397,14 @@ def _members(facts: Facts, table: EnsembleTable) -> Table:
 
 
 def share_weights(nets: Mapping[str, float], joined: Mapping[str, float]) -> dict[str, float]:
-    """Return the weights of a net by head, where nets share what a regression leaves them.
+    """Return the weights of a net, where nets share what a regression leaves them.
 
     Args:
         nets: weight of the net among all nets, by head.
         joined: weight of the regression that joins the nets, by head that has one.
+
+    Returns:
+        Weight of the net among nets and regression, by head.
     """
     return {head: weight * (1.0 - joined.get(head, 0.0)) for head, weight in nets.items()}
 
