@@ -105,7 +105,7 @@ def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "FittedTable":
         )
     norms = ((name, head, head.get("test_norm_error")) for name, head in heads.items())
     table.caption = "\n".join(
-        f"{name.replace('_', ' ')}: MAE and RMSE ({_number(head['test_rmse'])}) of a component, "
+        f"{name.replace('_', ' ')}: RMSE of a component {_number(head['test_rmse'])}, "
         f"mean norm of the error {norm:.4f} {head['unit']}"
         for name, head, norm in norms
         if norm is not None
