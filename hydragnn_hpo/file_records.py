@@ -289,8 +289,12 @@ class HeadScores(TypedDict):
     """Mean absolute error, in the unit."""
     test_rmse: float | None
     """Root mean square error, in the unit."""
+    test_norm_error: NotRequired[float | None]
+    """Mean norm of the errors of vectors, Frobenius' of tensors, in the unit; absent for other
+    shapes, whose errors count by component alone."""
     single_mae: float
-    """MAE of the best single trial, in the unit."""
+    """MAE of the best single trial, in the unit; of a class its log-loss with a temperature of its
+    own, fitted as that of the ensemble."""
     test_mae_top_k: float
     """MAE of the unweighted mean of the best trials by validation, in the unit."""
     test_mae_greedy: float
@@ -578,6 +582,8 @@ class LeaderboardEntry(TypedDict):
     """Energy of its slots in joules, from the hosts' counters; null if nothing was counted."""
     energy_share: float | None
     """Fraction of ``slot_seconds`` in which energy was counted; null while it runs."""
+    conv: str
+    """Its conv, searched or fixed; empty where trials are a command. Absent in older files."""
     values: SearchedValues
     """Its searched values."""
 

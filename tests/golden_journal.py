@@ -13,8 +13,9 @@ from typing import Any, get_args
 
 from hydragnn_hpo.campaign.history import JournalHistory
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.state import State, TrialStatus
-from hydragnn_hpo.campaign.status import rank_trials
+from hydragnn_hpo.campaign.state import State, Trial, TrialStatus
+from hydragnn_hpo.campaign.status import find_conv, rank_trials
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 
 FOLDER = Path(__file__).parent / "goldens" / "journal"
 JOURNALS = ("events", "goals")
@@ -23,7 +24,7 @@ JOURNALS = ("events", "goals")
 TRIAL_NAMES = (
     *("name", "values", "until", "parent", "status", "reason", "message", "attempt", "width"),
     *("slots", "placed", "first_step", "last_progress", "epoch", "objective", "score", "val_mae"),
-    *("restarts", "resizes", "requested_width", "slot_seconds", "conv", "hosts", "job"),
+    *("restarts", "resizes", "requested_width", "slot_seconds", "hosts", "job"),
     "whole_device",
 )
 TRIAL: dict[str, str] = dict(zip(TRIAL_NAMES, TRIAL_NAMES, strict=True)) | {
@@ -38,6 +39,9 @@ TRIAL: dict[str, str] = dict(zip(TRIAL_NAMES, TRIAL_NAMES, strict=True)) | {
     "predicted_epoch_seconds": "predicted",
 }
 """All that is known of a trial: the golden's key, and the attribute."""
+
+FIXES_NOTHING = CampaignConfig.model_construct()
+"""A campaign that fixes nothing."""
 
 STATUSES: tuple[TrialStatus, ...] = get_args(TrialStatus)
 STATE_NAMES = (
@@ -67,11 +71,15 @@ def plain(known: object, attributes: dict[str, str]) -> dict[str, Any]:
     return {key: attrgetter(attribute)(known) for key, attribute in attributes.items()}
 
 
+def _plain_trial(trial: Trial) -> dict[str, Any]:
+    return plain(trial, TRIAL) | {"conv": find_conv(trial, FIXES_NOTHING)}
+
+
 def plain_state(state: State) -> dict[str, Any]:
     """Return all that is known of a campaign."""
     trials = state.trials
     return plain(state, STATE) | {
-        "trials": [plain(trial, TRIAL) for trial in trials.values()],
+        "trials": [_plain_trial(trial) for trial in trials.values()],
         "by_status": {status: [t.name for t in state.with_status(status)] for status in STATUSES},
         "counts": {status: state.count(status) for status in STATUSES},
         "ranked": [trial.name for trial in state.ranked()],
@@ -109,7 +117,7 @@ def folded(path: Path) -> dict[str, Any]:
         "slots": fold.ledger.slots,
         "hosts": fold.ledger.hosts,
         "bars": [[b.trial, b.slots, b.start, b.end, b.what] for b in fold.slots.bars],
-        "leaderboard": rank_trials(fold.state).to_plain(),
+        "leaderboard": rank_trials(fold.state, FIXES_NOTHING).to_plain(),
     }
 
 

@@ -55,6 +55,9 @@ SPACE: dict[str, Any] = {
 }
 """The last four and the conv change nothing but, some of them, the cost."""
 
+CONV_KEYS = ("model.conv", "model.options.heads")
+"""What is searched only where the conv is."""
+
 SOFTWARE = {"hydragnn-hpo": "0.1.0", "python": "3.12.4", "system": "Linux made x86_64"}
 
 BUGS = (
@@ -84,6 +87,8 @@ class Wish:
     objective: Any = "weighted"
     finished: bool = True
     """Else the journal ends in the middle of the work, and there is no ensemble."""
+    conv: str | None = None
+    """Fixed under ``[trial.model]``; else three are searched."""
     name: str = "made"
 
 
@@ -107,7 +112,7 @@ def make_campaign(path: Path, **wishes: Any) -> RunDir:
     if wish.finished:
         state = fold(events)
         table = make_ensemble(run, state, card, seed=wish.seed)
-        _write_summary(run, state, events, table)
+        _write_summary(run, config, events, table)
     return run
 
 
@@ -125,12 +130,16 @@ def planted(values: Mapping[str, Any]) -> float:
 
 
 def _config(wish: Wish) -> CampaignConfig:
+    space, model = SPACE, {}
+    if wish.conv is not None:
+        model = {"model": {"conv": wish.conv}}
+        space = {key: SPACE[key] for key in SPACE if key not in CONV_KEYS}
     plain = {
         "name": wish.name,
         "seed": wish.seed,
         "data": [{"card": "made_molecules"}],
-        "trial": {"heads": {name: {} for name in UNITS}},
-        "space": SPACE,
+        "trial": {"heads": {name: {} for name in UNITS}, **model},
+        "space": space,
         "search": {
             "brain": "random",
             "trials": wish.trials,
@@ -193,9 +202,9 @@ def _checksum() -> str:
 
 
 def _write_summary(
-    run: RunDir, state: State, events: list[dict[str, Any]], table: Mapping[str, Any]
+    run: RunDir, config: CampaignConfig, events: list[dict[str, Any]], table: Mapping[str, Any]
 ) -> None:
-    board = rank_trials(state).to_plain()
+    board = rank_trials(fold(events), config).to_plain()
     figures = JournalFold(events).figures()
     _write_json(run.summary, {"ensemble": table, "leaderboard": board, "figures": figures})
 
@@ -414,7 +423,8 @@ class Simulation:
         chance = self.random.normal()
         goal = -1.5 + 0.4 * chance if self.wish.noise_only else planted(values) + NOISE * chance
         features, layers = values["model.features"], values["model.layers"]
-        slow = {"schnet": 1.0, "painn": 2.2, "gat": 0.8}[values["model.conv"]]
+        conv = values.get("model.conv", self.wish.conv)
+        slow = {"schnet": 1.0, "painn": 2.2, "gat": 0.8}[conv]
         seconds = 2.0 + slow * layers * (features / 32) ** 1.3 * float(
             self.random.uniform(0.9, 1.1)
         )

@@ -9,7 +9,10 @@ from safetensors.numpy import save
 from scipy.special import ndtri
 
 from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.status import find_conv
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.ensemble.calibrate import GRID, Calibration, compute_moments, key
 from hydragnn_hpo.ensemble.member_selection import (
     ScoredHead,
@@ -68,8 +71,9 @@ def make_ensemble(run: RunDir, state: State, card: CardConfig, *, seed: int) -> 
         }
     trust = ["large spread of gap" if k % 50 == 7 else "ok" for k in range(GRAPHS)]
     arrays["trust"] = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
-    table = _table(state, best, heads) | {"diversity": diversity, "warnings": [], "curves": curves}
-    table |= _sizes(best, test)
+    config = load_config(run.campaign, CampaignConfig)
+    table = _table(state, best, heads, config) | _sizes(best, test)
+    table |= {"diversity": diversity, "warnings": [], "curves": curves}
     pair = {"formula": "H2O", "distance": 0.2, "difference": 3.0, "allowed": 0.5, "unit": "eV"}
     pair |= {"target": "gap", "ids": ["made.extxyz:4", "elsewhere"], "test": 4}
     table["test_twins"] = [pair | {"told_apart_by": ["spin"]}]
@@ -129,7 +133,9 @@ def _sizes(best: list[Trial], test: dict[str, ScoredHead]) -> dict[str, Any]:
     return {"candidates": each, "by_size": by_size}
 
 
-def _table(state: State, best: list[Trial], heads: dict[str, Any]) -> dict[str, Any]:
+def _table(
+    state: State, best: list[Trial], heads: dict[str, Any], config: CampaignConfig
+) -> dict[str, Any]:
     share = 1.0 / len(best)
     members = [
         {
@@ -144,7 +150,7 @@ def _table(state: State, best: list[Trial], heads: dict[str, Any]) -> dict[str, 
     board = [
         {
             "trial": trial.name,
-            "conv": trial.conv,
+            "conv": find_conv(trial, config),
             "status": trial.status,
             "objective": trial.objective,
             "epochs": trial.epoch,

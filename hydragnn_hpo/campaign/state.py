@@ -126,11 +126,6 @@ class Trial:
         return self.train_share is None and self.fold is None
 
     @property
-    def conv(self) -> str:
-        """Name of its conv if the campaign searches it; else an empty string."""
-        return str(self.values.get("model.conv", ""))
-
-    @property
     def hosts(self) -> tuple[str, ...]:
         """Hosts it runs on, without duplicates.
 

@@ -14,11 +14,11 @@ from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
 from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import FOLD, TRAIN_SHARE, EnergyUse, State, Trial
-from hydragnn_hpo.config import EnsembleConfig, SearchConfig
+from hydragnn_hpo.config import CampaignConfig, EnsembleConfig, SearchConfig, load_config
 from hydragnn_hpo.file_records import LeaderboardEntry, LeaderboardTable
 from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.search import Point, pareto_front
+from hydragnn_hpo.search import Point, fixed_values, pareto_front
 
 ROWS = 20
 """Running trials that are shown one by one."""
@@ -187,6 +187,16 @@ def describe_origin(parent: str, values: SearchedValues) -> str:
     if share is None:
         return f"reseed of {parent}"
     return f"{100 * float(share):.0f} % of the data, as {parent}"
+
+
+def find_conv(trial: Trial, config: CampaignConfig) -> str:
+    """Return the conv of a trial, searched or fixed; empty where trials are a command.
+
+    Args:
+        trial: the trial.
+        config: the campaign, whose ``[trial]`` has the fixed values.
+    """
+    return str((fixed_values(config.trial) | trial.values).get("model.conv", ""))
 
 
 def _failures(state: State) -> dict[str, int]:
@@ -417,6 +427,7 @@ class LeaderboardRow:
     slot_seconds: float
     energy_joules: float | None
     energy_share: float | None
+    conv: str
     values: SearchedValues
 
 
@@ -437,14 +448,23 @@ class Leaderboard:
         return {"units": self.units, "trials": rows}
 
 
-def rank_trials(state: State) -> Leaderboard:
-    """Rank the trials of a state."""
+def rank_trials(state: State, config: CampaignConfig) -> Leaderboard:
+    """Rank the trials of a state.
+
+    Args:
+        state: the campaign's state.
+        config: the campaign, whose ``[trial]`` has the fixed values.
+    """
     ranked = state.ranked()
     placed = {trial.name for trial in ranked}
     rest = [trial for trial in state.trials.values() if trial.name not in placed]
     fronts = _fronts(ranked)
-    rows = [_row(n, trial, fronts.get(trial.name)) for n, trial in enumerate(ranked, start=1)]
-    return Leaderboard(tuple(rows + [_row(None, trial, None) for trial in rest]), state.units)
+    places = [*enumerate(ranked, start=1), *((None, trial) for trial in rest)]
+    rows = (
+        _row(place, trial, fronts.get(trial.name), find_conv(trial, config))
+        for place, trial in places
+    )
+    return Leaderboard(tuple(rows), state.units)
 
 
 def _fronts(ranked: Sequence[Trial]) -> dict[str, bool]:
@@ -456,7 +476,8 @@ def _fronts(ranked: Sequence[Trial]) -> dict[str, bool]:
 
 def read_leaderboard(run: RunDir) -> Leaderboard:
     """Rank the trials of a run directory."""
-    return rank_trials(read_state(run))
+    state = read_state(run)
+    return rank_trials(state, load_config(run.campaign, CampaignConfig))
 
 
 def explain_no_result(state: State) -> str:
@@ -475,7 +496,7 @@ def explain_no_result(state: State) -> str:
     return f"{last.name} ended as {last.reason}{cause}".rstrip(".")
 
 
-def _row(rank: int | None, trial: Trial, front: bool | None) -> LeaderboardRow:
+def _row(rank: int | None, trial: Trial, front: bool | None, conv: str) -> LeaderboardRow:
     return LeaderboardRow(
         rank=rank,
         trial=trial.name,
@@ -491,5 +512,6 @@ def _row(rank: int | None, trial: Trial, front: bool | None) -> LeaderboardRow:
         slot_seconds=trial.slot_seconds,
         energy_joules=trial.energy,
         energy_share=trial.metered_share,
+        conv=conv,
         values=trial.values,
     )

@@ -28,6 +28,7 @@ _PLAIN = (
     ("rows", "values"),
     ("mae", "MAE"),
     ("rmse", "RMSE"),
+    ("norm_error", "norm of the error"),
     ("mean_baseline_mae", "MAE of mean"),
     ("elements_mae", "MAE by elements"),
     ("descriptor_mae", "MAE by local descriptors"),
@@ -68,7 +69,9 @@ def evaluation_table(done: "Evaluation") -> "FittedTable":
     table.add_numbers(*heads)
     figures = [head.figures for head in done.heads.values()]
     of_classes = [one for one in figures if "accuracy" in one]
-    for key, title in (*_PLAIN, *(_OF_CLASSES if of_classes else ())):
+    vectors = any("norm_error" in one for one in figures)
+    plain = (row for row in _PLAIN if vectors or row[0] != "norm_error")
+    for key, title in (*plain, *(_OF_CLASSES if of_classes else ())):
         table.add_row(title, *(_number(one.get(key)) for one in figures))
     for key, title in _WITH_RAW:
         table.add_row(title, *(_with_raw_figure(one, key) for one in figures))

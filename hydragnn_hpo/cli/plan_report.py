@@ -15,6 +15,7 @@ from hydragnn_hpo.campaign import (
     State,
     TrialPricer,
     configuration_of,
+    find_conv,
     forecast_campaign,
     read_journal,
     rung_of,
@@ -237,7 +238,7 @@ def plan_run(
         comparisons=tuple(compare_with_prediction(events)),
         bars=tuple(history.slots.bars),
         slots=history.slots.all_slots,
-        labels={name: trial.conv or "training" for name, trial in state.trials.items()},
+        labels={name: find_conv(t, config) or "training" for name, t in state.trials.items()},
         trained=ledger.utilization().share("training"),
     )
 

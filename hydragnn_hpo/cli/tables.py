@@ -55,10 +55,11 @@ def leaderboard_table(
         measured = [*map(_number, scores), "yes" if row.front else ""]
         weight = (members or {}).get(row.trial)
         origin = f", {describe_origin(row.parent, row.values)}" if row.parent else ""
+        values = {"model.conv": row.conv} | row.values
         cells = [
             str(row.rank or "-"),
             f"{row.trial}{origin}",
-            *(_to_cell(row.values.get(key, "")) for key in keys),
+            *(_to_cell(values.get(key, "")) for key in keys),
             str(row.epochs),
             str(row.width or "-"),
             *(measured if goals else [_number(row.objective)]),
@@ -70,10 +71,10 @@ def leaderboard_table(
 
 
 def _choose_keys(board: "Leaderboard") -> list[str]:
-    """Return the searched keys to show: the conv of our trainings, all keys of a command."""
-    keys = list(dict.fromkeys(key for row in board.rows for key in row.values))
-    ours = any(row.val_mae for row in board.rows) or "model.conv" in keys
-    return ["model.conv"] if ours else keys[:MOST_KEYS]
+    """Return the keys to show: the conv of our trainings, searched keys of a command."""
+    if any(row.conv for row in board.rows):
+        return ["model.conv"]
+    return list(dict.fromkeys(key for row in board.rows for key in row.values))[:MOST_KEYS]
 
 
 def _to_cell(value: object) -> str:
@@ -102,6 +103,13 @@ def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "FittedTable":
             *map(_number, errors),
             "-" if inside is None else f"{100 * inside:.0f} %",
         )
+    norms = ((name, head, head.get("test_norm_error")) for name, head in heads.items())
+    table.caption = "\n".join(
+        f"{name.replace('_', ' ')}: RMSE of a component {_number(head['test_rmse'])}, "
+        f"mean norm of the error {norm:.4f} {head['unit']}"
+        for name, head, norm in norms
+        if norm is not None
+    )
     return table
 
 

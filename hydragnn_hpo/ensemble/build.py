@@ -61,6 +61,7 @@ from hydragnn_hpo.ensemble.calibrate import (
     Moments,
     clip_to_bounds,
     compute_moments,
+    group_weights,
 )
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
@@ -79,7 +80,12 @@ from hydragnn_hpo.ensemble.candidates import (
     read_stored_predictions,
     read_truth,
 )
-from hydragnn_hpo.ensemble.class_probabilities import class_std, log_losses, temper
+from hydragnn_hpo.ensemble.class_probabilities import (
+    class_std,
+    fit_temperature,
+    log_losses,
+    temper,
+)
 from hydragnn_hpo.ensemble.cross_fit import calibrate_folds
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
 from hydragnn_hpo.ensemble.engine import (
@@ -120,6 +126,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_curves,
     compute_figures,
     mae,
+    norm_errors,
 )
 from hydragnn_hpo.ensemble.verdict import (
     HeadEvidence,
@@ -162,7 +169,7 @@ PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", 
 MOST_SEARCHED, MOST_TWINS = 50_000, 200
 """Maximum numbers of structures among which near twins are searched, and of pairs that are kept."""
 
-_PREFIXED = ("rows", "mae", "rmse")
+_PREFIXED = ("rows", "mae", "rmse", "norm_error")
 """Figures that get the prefix ``test_`` in the table."""
 _ROOT = Path(__file__).parents[2]
 """Folder that holds the package."""
@@ -198,18 +205,18 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     joined = join_local_models(context, choice, simpler := fit_simpler_models(context))
     calibrations, data = calibrate_heads(context, choice, nets, (learned, predictions), joined)
     mixed, weights = joined.append_to(predictions), weigh_mixes(choice, nets, joined)
+    simpler = simpler._replace(temperatures=fit_temperatures(context, nets[0], learned))
     tested = evaluate_heads(context, mixed, weights, calibrations, simpler)
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, tested, diversity)
     manifest = joined.add_to_manifest(manifest)
-    trust = _trust_on_test(context, manifest, mixed, weights["kept"])
     features = find_training_features(context, manifest, members)
     sizes = _size_curves(context, predictions, nets)
     table = _make_table(context, choice, manifest, diversity, tested.curves, sizes)
     table |= {"local_descriptors": joined.judged, "verdict": _judge(context, tested, joined)}
     table["test_twins"] = find_test_twins(context, manifest)
     tested.arrays.update(_distances_on_test(context, features, members))
-    tested.arrays["trust"] = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
+    tested.arrays["trust"] = _trust_on_test(context, manifest, mixed, weights["kept"])
     _write_report(context.run, table, tested.arrays)
     content = _gather_content(context, manifest, tensors, data)
     content = replace(content, features=features, local=simpler.local, local_members=joined.models)
@@ -321,6 +328,29 @@ def predict_split(
         if any(key in one for one in whole):
             predictions[key] = np.stack([one.get(key, silent) for one in whole])
     return predictions
+
+
+def fit_temperatures(
+    context: BuildContext, net: Net, predictions: MemberPredictions
+) -> dict[str, float]:
+    """Fit the temperatures of a net alone, as those of the ensemble, with which it is compared.
+
+    Args:
+        context: data shared by all steps of the build.
+        net: the first of the M nets.
+        predictions: predictions of the M nets for ``cal``.
+
+    Returns:
+        By head of classes, fitted on the structures of ``cal`` that the net has not seen.
+    """
+    temperatures = {}
+    unseen = np.isin(context.rows_of("cal"), context.unseen_by(net)[1])
+    for name in filter(context.is_class, context.targets):
+        truth, labelled = context.truth(name, "cal")
+        rows = labelled & unseen[context.graph_of_row(name, "cal")]
+        weight, _ = group_weights(context.group_of_row(name, "cal")[rows])
+        temperatures[name] = fit_temperature(predictions[name][0][rows], truth[rows], weight)
+    return temperatures
 
 
 def check_members(
@@ -492,15 +522,15 @@ def evaluate_heads(
         calibrations: calibrations of the kept mix, by head.
         simpler: predictions that the ensemble is compared with.
     """
-    indices = context.rows_of("test")
-    result = TestResult({}, {"index": indices}, {}, [], simpler)
+    result = TestResult({}, {"index": context.rows_of("test")}, {}, [], simpler)
     for name, target in context.targets.items():
         (truth, mask), node = context.truth(name, "test"), context.is_node(name)
         truth, bounds = truth[mask], context.bounds(name)
         single = clip_to_bounds(predictions[name][0][mask], bounds)
+        single = _temper(single, simpler.temperatures.get(name))
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes["kept"], calibrations[name]
-        stratum = context.strata.of_rows(context.graphs, indices, node=node)
+        stratum = context.strata.of_rows(context.graphs, result.arrays["index"], node=node)
         predicted = _on_labels(truth, mix, calibration, stratum[mask])
         known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
         rows = _describe_rows(context, name, mask, single, result)
@@ -529,10 +559,13 @@ def _on_labels(
         calibration: calibration of the head.
         stratum: stratum of each row, [R].
     """
-    mean = mix.mean
-    if calibration.temperature is not None:
-        mean = temper(mean, calibration.temperature)
+    mean = _temper(mix.mean, calibration.temperature)
     return HeadOnLabels(truth, mean, mix.spread, mix.noise, stratum)
+
+
+def _temper(mean: np.ndarray, temperature: float | None) -> np.ndarray:
+    """Return predictions, [R, w]; of a head that has a temperature, tempered probabilities."""
+    return mean if temperature is None else temper(mean, temperature)
 
 
 def _error(context: BuildContext, name: str, mean: np.ndarray, truth: np.ndarray) -> float:
@@ -652,6 +685,7 @@ def _head_scores(
 ) -> HeadScores:
     """Return the figures of a head under the names of the table, and its unit."""
     figures = compute_figures(predicted, calibration, _center(target))
+    figures |= norm_errors(predicted, target["shape"])
     renamed = {f"test_{k}" if k in _PREFIXED else k: v for k, v in figures.items()}
     scores: HeadScores = replace_nonfinite({"unit": target["unit"], **renamed})
     return scores
@@ -692,8 +726,10 @@ def _trust_on_test(
     manifest: Manifest,
     predictions: MemberPredictions,
     weights: Mapping[str, np.ndarray],
-) -> list[str]:
+) -> np.ndarray:
     """Return for each structure of the test split ``ok``, or the reasons not to trust it.
+
+    They are the bytes of a text, a line for each.
 
     Args:
         context: data shared by all steps of the build.
@@ -713,7 +749,7 @@ def _trust_on_test(
             hidden = find_unlabelled(manifest.heads[name], columns)
             heads[name] = head_prediction(manifest.heads[name], [mix], missing=hidden)
         trust += compute_trust(manifest, columns, heads)
-    return trust
+    return np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
 
 
 def find_training_features(

@@ -37,6 +37,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_distance_figures,
     compute_figures,
     compute_strata_figures,
+    norm_errors,
 )
 from hydragnn_hpo.ensemble.verdict import (
     Comparison,
@@ -507,7 +508,7 @@ def _evaluate_head(
         return
     _check_unit(done, name, entry, predicted)
     node, known, every = entry.level == "node", entry.calibration, structures.compositions
-    figures = compute_figures(predicted, known, entry.center)
+    figures = compute_figures(predicted, known, entry.center) | norm_errors(predicted, entry.shape)
     kinds = structures.kinds_of_rows(graph, atom, node=node)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
     facts = _describe_rows(entry, predicted, simpler, every, graph=graph, atom=atom)

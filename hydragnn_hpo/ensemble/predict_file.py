@@ -395,6 +395,7 @@ def select_columns(
     )
     titles = {"id", "trust", "error", "numbers", "num_nodes", "atom", "element"}
     titles |= {title for name in model.manifest.heads for title in columns.all_titles(name)}
+    titles |= {f"{name}_class" for name, head in model.manifest.heads.items() if head.classes}
     if taken := [key for key in columns.keep if key in titles]:
         raise ConfigError(
             f"--keep {taken[0]}: the output has a column of this name; rename the key in the input."

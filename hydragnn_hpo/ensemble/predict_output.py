@@ -24,7 +24,12 @@ import numpy as np
 
 from hydragnn_hpo.data import Columns
 from hydragnn_hpo.ensemble.artefact import Manifest
-from hydragnn_hpo.ensemble.prediction import HeadPrediction, Prediction, head_titles
+from hydragnn_hpo.ensemble.prediction import (
+    HeadPrediction,
+    Prediction,
+    head_titles,
+    name_most_probable,
+)
 from hydragnn_hpo.ensemble.structure_batches import ChunkId, Structures
 from hydragnn_hpo.errors import ConfigError, DataError, RunError, StorageError
 from hydragnn_hpo.files import read_json, storage, write_json, write_pieces
@@ -138,6 +143,17 @@ class OutputColumns:
         """Return the titles of a head in a table: first, with the head's name, that of a class."""
         classes = self.manifest.heads[name].classes
         return [*([] if classes is None else [name]), *self.titles(name)]
+
+    def name_classes(self, name: str, head: HeadPrediction) -> list[str | None] | None:
+        """Return the most probable class of each row, None where it is missing.
+
+        Returns:
+            None for a head that predicts no classes.
+        """
+        classes = self.manifest.heads[name].classes
+        if classes is None:
+            return None
+        return [one or None for one in name_most_probable(head, classes)]
 
     def values(self, name: str, head: HeadPrediction) -> np.ndarray:
         """Return all columns of a head, in the order of ``titles``, [R, columns]."""

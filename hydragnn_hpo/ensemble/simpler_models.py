@@ -11,6 +11,7 @@ Shapes: C candidates, K regressions (one, or one for each fold), R rows of a hea
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +58,8 @@ class SimplerModels(NamedTuple):
     """Predictions from the elements alone, by head; vectors per atom have none."""
     local: LocalModels | None
     """Predictions from local descriptors, of scalar heads; None without any."""
+    temperatures: Mapping[str, float] = MappingProxyType({})
+    """Temperatures of the best trial alone, by head of classes; empty before they are fitted."""
 
 
 def fit_simpler_models(context: BuildContext) -> SimplerModels:

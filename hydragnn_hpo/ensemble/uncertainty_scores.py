@@ -355,6 +355,22 @@ def compute_figures(
     return figures
 
 
+def norm_errors(predicted: HeadOnLabels, shape: str) -> dict[str, float]:
+    """Return the error of whole vectors and tensors, which does not depend on the axes.
+
+    Args:
+        predicted: one head on labelled structures.
+        shape: the target's.
+
+    Returns:
+        ``norm_error``, the mean over rows of the norm of the error, Frobenius' of a tensor, in the
+        unit; nothing for other shapes.
+    """
+    if shape not in ("vector", "tensor"):
+        return {}
+    return {"norm_error": float(np.linalg.norm(predicted.residual, axis=1).mean())}
+
+
 def _class_figures(
     predicted: HeadOnLabels, calibration: Calibration, baseline: np.ndarray | float
 ) -> dict[str, float]:

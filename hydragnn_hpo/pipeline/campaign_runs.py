@@ -126,7 +126,7 @@ def finish_run(
     result: RunSummary = {
         "verdict": ensemble.get("verdict", []) if ensemble else [],
         "ensemble": ensemble,
-        "leaderboard": rank_trials(controller.state).to_plain(),
+        "leaderboard": rank_trials(controller.state, controller.config).to_plain(),
         "figures": JournalFold(read_journal(opened.journal)).figures(),
     }
     write_json(opened.summary, result)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from hydragnn_hpo.campaign import TrialHistory
+from hydragnn_hpo.campaign import TrialHistory, find_conv
 from hydragnn_hpo.config import Scalar
 from hydragnn_hpo.data_frames import DATES, make_frame
 from hydragnn_hpo.metrics_log import read_records
@@ -33,7 +33,7 @@ UNITS = {
 }
 """Unit by name of a number; MAEs have their target's unit, the rest are counts or pure numbers."""
 
-_TEXTS = ("trial", "parent", "status", "reason", "message")
+_TEXTS = ("trial", "parent", "status", "reason", "conv", "message")
 _WHOLE = ("attempt", "attempts", "epoch", "epochs", "parameters", "peak_bytes", "ranks")
 _EPOCH_COLUMNS = ("trial", "attempt", "epoch", "time", "ranks")
 _LARGEST = 2**63 - 1
@@ -59,7 +59,7 @@ class TrialRow:
     name: str
     status: str
     texts: Mapping[str, str | None]
-    """``parent``, ``reason``, ``message``."""
+    """``parent``, ``reason``, ``message``; and ``conv`` where the campaign fixes it."""
     numbers: Mapping[str, float | int | None]
     """``objective``, ``score.GOAL`` where there are several goals, ``val_mae.HEAD``, and costs."""
     values: Mapping[str, Scalar]
@@ -121,6 +121,8 @@ def _trial_row(facts: Facts, one: TrialHistory, heads: Sequence[str]) -> TrialRo
         numbers |= {f"score.{name}": s for name, s in zip(names, parts, strict=True)}
     numbers |= {f"val_mae.{head}": trial.val_mae.get(head) for head in heads}
     texts = {"parent": trial.parent, "reason": trial.reason, "message": trial.message}
+    if "model.conv" not in trial.values and (conv := find_conv(trial, facts.config)):
+        texts["conv"] = conv
     return TrialRow(
         name=escape_controls(trial.name),
         status=trial.status,
@@ -223,6 +225,7 @@ def tables_of(facts: Facts) -> dict[str, TypedTable]:
             **row.numbers,
             **space,
             **{f"params.{key}": value for key, value in row.values.items()},
+            **({"conv": row.texts["conv"]} if "conv" in row.texts else {}),
             "message": row.texts["message"],
         }
         for row in rows

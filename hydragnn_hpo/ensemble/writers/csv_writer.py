@@ -17,7 +17,7 @@ from hydragnn_hpo.ensemble.predict_output import (
     Writer,
     split_nodes,
 )
-from hydragnn_hpo.ensemble.prediction import HeadPrediction, name_most_probable
+from hydragnn_hpo.ensemble.prediction import HeadPrediction
 from hydragnn_hpo.files import write_pieces
 
 NODES = ".nodes"
@@ -66,11 +66,10 @@ class CsvWriter(Writer):
     def _cells(self, name: str, head: HeadPrediction) -> list[list[str]]:
         """Return the cells of each row of a head, in the order of its titles."""
         rows = [[_number(v) for v in row] for row in self.layout.values(name, head).tolist()]
-        classes = self.layout.manifest.heads[name].classes
-        if classes is None:
+        named = self.layout.name_classes(name, head)
+        if named is None:
             return rows
-        named = name_most_probable(head, classes)
-        return [[_inert(own), *row] for own, row in zip(named, rows, strict=True)]
+        return [[_inert(own or ""), *row] for own, row in zip(named, rows, strict=True)]
 
     def _lines(self, rows: PredictedRows) -> Iterator[list[str]]:
         """Yield the cells of each structure, good or bad."""

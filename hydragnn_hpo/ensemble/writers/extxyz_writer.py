@@ -1,7 +1,9 @@
 """Extended XYZ: the structures themselves, with predictions in ``info`` and ``arrays``.
 
 A head whose name has a meaning for ASE (``energy`` would become the total energy) is written as
-``predicted_energy``. A structure that could not be predicted is left out.
+``predicted_energy``. The most probable class of a head ``phase`` is ``phase_class``; in names of
+classes of atoms spaces become ``_``, and a missing one is ``-``. A structure that could not be
+predicted is left out.
 
 Shapes: N nodes of one structure.
 """
@@ -52,12 +54,18 @@ class ExtxyzWriter(Writer):
         graph = [block for name in self.layout.names("graph") for block in self._of(name, rows)]
         node = [block for name in self.layout.names("node") for block in self._of(name, rows)]
         split = [split_nodes(columns, values) for _, values in node]
+        classes, atom_classes = self._classes("graph", rows), self._classes("node", rows)
         properties = "".join(f":{name}:R:{values.shape[1]}" for name, values in node)
+        properties += "".join(f":{name}:S:1" for name in atom_classes)
+        words = [
+            split_nodes(columns, np.array(each)) for each in map(_words, atom_classes.values())
+        ]
         numbers = split_nodes(columns, columns.numbers)
         positions = split_nodes(columns, columns.positions)
         for row, place in enumerate(rows.good()):
             info: KeptValues = {"id": structures.ids[place], "trust": prediction.trust[row]}
             kept = structures.kept[place] if self.layout.keep else {}
+            info |= {name: one for name, of in classes.items() if (one := of[row])}
             info |= {f"kept_{k}" if k in RESERVED else k: value for k, value in kept.items()}
             texts = key_val_dict_to_str(info)  # type: ignore[no-untyped-call]
             values_text = " ".join(_pair(name, values[row].tolist()) for name, values in graph)
@@ -67,7 +75,14 @@ class ExtxyzWriter(Writer):
                 (columns.cell[row], columns.pbc[row]),
                 numbers[row],
                 np.hstack([positions[row], *[values[row] for values in split]]),
+                [values[row] for values in words],
             )
+
+    def _classes(self, level: str, rows: PredictedRows) -> dict[str, list[str | None]]:
+        """Return the names of the most probable classes of the rows, by the name in the file."""
+        heads = rows.prediction.heads
+        named = {n: self.layout.name_classes(n, heads[n]) for n in self.layout.names(level)}
+        return {f"{name}_class": each for name, each in named.items() if each is not None}
 
     def _of(self, name: str, rows: PredictedRows) -> list[Block]:
         """Return the quantities of a head (mean, std, ends of intervals, ...), one block each."""
@@ -85,6 +100,11 @@ class ExtxyzWriter(Writer):
         return blocks
 
 
+def _words(names: Sequence[str | None]) -> list[str]:
+    """Return names of classes as words of a line, which spaces part."""
+    return ["_".join((name or "").split()) or "-" for name in names]
+
+
 def _pair(name: str, values: list[float]) -> str:
     if len(values) == 1:
         return f"{name}={values[0]!r}"
@@ -97,6 +117,7 @@ def _frame(
     box: tuple[np.ndarray, np.ndarray],
     numbers: np.ndarray,
     values: np.ndarray,
+    words: Sequence[np.ndarray],
 ) -> str:
     """Render one frame.
 
@@ -106,6 +127,7 @@ def _frame(
         box: lattice vectors as rows in angstrom, [3, 3], and the periodic directions, [3].
         numbers: atomic numbers, [N].
         values: positions in angstrom, then the columns of node-level heads, [N, columns].
+        words: columns of text after these, [N] each.
     """
     cell, pbc = box
     head = ""
@@ -115,5 +137,6 @@ def _frame(
     lines = [str(len(numbers)), f'{head}Properties={properties} {comment} pbc="{periodic}"']
     form = "%-2s" + " %.10g" * values.shape[1]
     symbols = [chemical_symbols[z] for z in numbers.tolist()]
-    lines += [form % (s, *row) for s, row in zip(symbols, values.tolist(), strict=True)]
+    rows = [form % (s, *row) for s, row in zip(symbols, values.tolist(), strict=True)]
+    lines += [" ".join(cells) for cells in zip(rows, *words, strict=True)]
     return "\n".join(lines) + "\n"

@@ -10,7 +10,6 @@ from typing import TypedDict
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.artefact import HeadEntry
 from hydragnn_hpo.ensemble.predict_output import (
     OutputColumns,
     PredictedRows,
@@ -19,7 +18,7 @@ from hydragnn_hpo.ensemble.predict_output import (
     Writer,
     split_nodes,
 )
-from hydragnn_hpo.ensemble.prediction import HeadPrediction, name_most_probable
+from hydragnn_hpo.ensemble.prediction import HeadPrediction
 from hydragnn_hpo.ensemble.structure_batches import KeptValues
 from hydragnn_hpo.metrics_log import replace_nonfinite
 
@@ -138,10 +137,10 @@ def _quantities(
         parts[f"lo{level}"], parts[f"hi{level}"] = bounds[level]
     values = {key: each(array) for key, array in parts.items()}
     members = {trial: each(head.members[trial]) for trial in layout.trials(name)}
-    named = _name_classes(layout.manifest.heads[name], head, rows)
+    named = _name_classes(layout, name, head, rows)
     by_structure: list[Quantities] = []
     for row in range(rows.structures.columns.num_graphs):
-        quantities: Quantities = {"class": named[row]} if named else {}
+        quantities: Quantities = {} if named is None else {"class": named[row]}
         quantities |= {key: of_all[row] for key, of_all in values.items()}
         if layout.members:
             quantities["members"] = {trial: of_all[row] for trial, of_all in members.items()}
@@ -149,24 +148,25 @@ def _quantities(
     return by_structure
 
 
-def _name_classes(entry: HeadEntry, head: HeadPrediction, rows: PredictedRows) -> list[Named]:
+def _name_classes(
+    layout: OutputColumns, name: str, head: HeadPrediction, rows: PredictedRows
+) -> list[Named] | None:
     """Name the most probable class of each structure, or of its atoms.
 
     Args:
-        entry: the head in the manifest.
+        layout: the columns.
+        name: name of the head.
         head: prediction of the head, R rows.
         rows: the structures.
 
     Returns:
-        Empty for a head that predicts no classes.
+        None for a head that predicts no classes.
     """
-    if entry.classes is None:
-        return []
-    names = [name or None for name in name_most_probable(head, entry.classes)]
-    if entry.level == "graph":
-        return [*names]
+    named = layout.name_classes(name, head)
+    if named is None or layout.manifest.heads[name].level == "graph":
+        return None if named is None else [*named]
     ends = rows.structures.columns.node_offset.tolist()
-    return [names[a:b] for a, b in pairwise(ends)]
+    return [named[a:b] for a, b in pairwise(ends)]
 
 
 def _line(value: OutputRecord | StructureRecord) -> bytes:

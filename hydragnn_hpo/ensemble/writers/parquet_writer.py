@@ -74,15 +74,24 @@ class ParquetWriter(Writer):
     def _make_schema(self) -> "pyarrow.Schema":
         arrow, layout = self._arrow, self.layout
         fields = [arrow.field("id", arrow.string(), nullable=False)]
-        for level, kind in (("graph", arrow.float64()), ("node", arrow.list_(arrow.float64()))):
-            for name in layout.names(level):
-                unit = {"unit": layout.manifest.heads[name].unit}
-                fields += [arrow.field(title, kind, True, unit) for title in layout.titles(name)]
+        for level in ("graph", "node"):
+            fields += [field for name in layout.names(level) for field in self._fields(name)]
         if layout.names("node"):
             fields.append(arrow.field("numbers", arrow.list_(arrow.int16())))
         fields += [arrow.field(key, arrow.string()) for key in ("trust", "error", *layout.keep)]
         about = {"provenance": layout.provenance(), "units": layout.manifest.units()}
         return arrow.schema(fields, {"hydragnn_hpo": json.dumps(about)})
+
+    def _fields(self, name: str) -> Iterator["pyarrow.Field"]:
+        """Yield the columns of a head: the name of a class, then the numbers."""
+        arrow, entry = self._arrow, self.layout.manifest.heads[name]
+        text, number = arrow.string(), arrow.float64()
+        if entry.level == "node":
+            text, number = arrow.list_(text), arrow.list_(number)
+        if entry.classes is not None:
+            yield arrow.field(name, text)
+        for title in self.layout.titles(name):
+            yield arrow.field(title, number, True, {"unit": entry.unit})
 
     def _columns(self, rows: PredictedRows) -> dict[str, "Column"]:
         """Return the columns of some structures by name; null where nothing is predicted."""
@@ -92,19 +101,18 @@ class ParquetWriter(Writer):
         where = np.cumsum(~bad) - 1  # row of the prediction; arbitrary where masked as bad
         table: dict[str, Column] = {"id": list(structures.ids)}
         for name in layout.names("graph"):
-            values = layout.values(name, rows.prediction.heads[name])
+            head = rows.prediction.heads[name]
+            if (named := layout.name_classes(name, head)) is not None:
+                good = iter(named)
+                table[name] = [None if wrong else next(good) for wrong in bad]
+            values = layout.values(name, head)
             for title, column in zip(layout.titles(name), values.T, strict=True):
                 spread = column[where] if len(column) else np.zeros(total)
                 table[title] = arrow.array(spread, mask=bad | np.isnan(spread))
         counts = np.zeros(total, dtype=np.int64)
         counts[~bad] = rows.num_nodes
         starts = arrow.array(offsets(counts).astype(np.int32))
-        lists = {"numbers": structures.columns.numbers} if layout.names("node") else {}
-        for name in layout.names("node"):
-            values = layout.values(name, rows.prediction.heads[name])
-            lists |= dict(zip(layout.titles(name), values.T, strict=True))
-        for title, column in lists.items():
-            flat = arrow.array(np.ascontiguousarray(column), from_pandas=True)  # NaN: null
+        for title, flat in self._of_atoms(rows):
             table[title] = arrow.ListArray.from_arrays(starts, flat, mask=arrow.array(bad))
         trust = iter(rows.prediction.trust)
         table["trust"] = [None if wrong else next(trust) for wrong in bad]
@@ -112,3 +120,16 @@ class ParquetWriter(Writer):
         for key in layout.keep:
             table[key] = [str(kept[key]) if key in kept else None for kept in structures.kept]
         return table
+
+    def _of_atoms(self, rows: PredictedRows) -> Iterator[tuple[str, "pyarrow.Array"]]:
+        """Yield titles and values of all atoms of the good structures; null for what is missing."""
+        arrow, layout = self._arrow, self.layout
+        if layout.names("node"):
+            yield "numbers", arrow.array(rows.structures.columns.numbers)
+        for name in layout.names("node"):
+            head = rows.prediction.heads[name]
+            if (named := layout.name_classes(name, head)) is not None:
+                yield name, arrow.array(named, arrow.string())
+            columns = np.ascontiguousarray(layout.values(name, head).T)
+            for title, column in zip(layout.titles(name), columns, strict=True):
+                yield title, arrow.array(column, from_pandas=True)  # NaN: null

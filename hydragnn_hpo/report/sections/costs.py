@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hydragnn_hpo.campaign import TrialHistory
+from hydragnn_hpo.campaign import TrialHistory, find_conv
 from hydragnn_hpo.report.charts import Trace, axes, scatter, series_colour, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
@@ -32,7 +32,7 @@ class PredictedCost:
 
     trial: str
     group: str
-    """Conv of the trial, or ``all`` if none is searched."""
+    """Conv of the trial, or ``all`` where trials are a command."""
     predicted: float
     actual: float
 
@@ -58,12 +58,16 @@ def make_section(facts: Facts) -> Section:
 def collect_epochs(facts: Facts) -> list[PredictedCost]:
     """Return predicted and median actual seconds of an epoch for each attempt."""
     return [
-        PredictedCost(trial.name, trial.trial.conv or "all", predicted, actual)
+        PredictedCost(trial.name, _group(facts, trial), predicted, actual)
         for trial in facts.trials.values()
         for attempt, seconds in zip(trial.attempts, _epoch_seconds(trial), strict=True)
         if seconds and (actual := statistics.median(seconds)) > 0
         if (predicted := attempt.predicted_epoch_seconds)
     ]
+
+
+def _group(facts: Facts, trial: TrialHistory) -> str:
+    return find_conv(trial.trial, facts.config) or "all"
 
 
 def _epoch_seconds(trial: TrialHistory) -> list[list[float]]:
@@ -80,7 +84,7 @@ def _epoch_seconds(trial: TrialHistory) -> list[list[float]]:
 def collect_attempts(facts: Facts) -> list[PredictedCost]:
     """Return predicted and actual seconds of each attempt that was not stopped early."""
     return [
-        PredictedCost(trial.name, trial.trial.conv or "all", attempt.predicted_seconds, actual)
+        PredictedCost(trial.name, _group(facts, trial), attempt.predicted_seconds, actual)
         for trial in facts.trials.values()
         for attempt in trial.attempts
         if attempt.outcome in ("completed", "stopped") and attempt.reason is None

@@ -1,12 +1,14 @@
 """Sections on the ensemble: errors and calibration by head; the best model and the members."""
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from hydragnn_hpo.campaign import find_conv
 from hydragnn_hpo.file_records import (
     Curves,
     EnsembleSize,
@@ -52,6 +54,7 @@ ScoreName = Literal[
     "test_rows",
     "test_mae",
     "test_rmse",
+    "test_norm_error",
     "single_mae",
     "mean_baseline_mae",
     "ratio_to_mean",
@@ -71,6 +74,7 @@ SCORES: Mapping[ScoreName, str | tuple[str, str]] = {
     "test_rows": "values",
     "test_mae": "MAE",
     "test_rmse": "RMSE",
+    "test_norm_error": "mean norm of the error",
     "single_mae": "MAE, best single",
     "mean_baseline_mae": "MAE, training mean",
     "ratio_to_mean": "ratio to the mean",
@@ -90,7 +94,7 @@ SCORES_EXPLAINED = (
     "Raw: the members' spread alone. Calibrated: a Gaussian whose sigma was fitted on structures "
     "that trained none of what predicted them. Conformal: the intervals that predictions carry. "
     "ENCE and miscalibration area are 0 for a perfect sigma; errors, CRPS and widths are in the "
-    "unit of the target."
+    "unit of the target, MAE and RMSE of vectors and tensors those of a component."
 )
 
 BY_SIZE: tuple[tuple[str, Literal["sel_mae", "test_mae"], str, Trace], ...] = (
@@ -115,13 +119,6 @@ def make_heads(facts: Facts) -> Section | None:
     heads, arrays = facts.ensemble["heads"], read_test_predictions(facts.run)
     curves = facts.ensemble.get("curves", {})
     shown = list(heads)[:HEADS]
-    rows = (
-        (readable_name(name), head["unit"], *(head.get(score) for score in SCORES))
-        for name, head in heads.items()
-    )
-    columns: dict[str, str | Sequence[str]] = {"head": "target", "unit": "unit"}
-    columns |= {str(score): title for score, title in SCORES.items()}
-    table = make_table("scores", columns, rows, "The ensemble on the test split.")
     numbers = [name for name in shown if "reliability" not in curves.get(name, {})]
     parities = tuple(_parity(facts, name, arrays[name]) for name in numbers if name in arrays)
     calibrations = tuple(_calibration(name, curves[name]) for name in numbers if name in curves)
@@ -132,7 +129,7 @@ def make_heads(facts: Facts) -> Section | None:
     )
     own = tuple(figure for name in shown for figure in draw_head(facts, name))
     blocks: list[Block] = [Row(charts) for charts in (parities, own, calibrations) if charts]
-    more: list[Block] = [table, Text(SCORES_EXPLAINED), *([Row(errors)] if errors else [])]
+    more: list[Block] = [_scores(heads), Text(SCORES_EXPLAINED), *([Row(errors)] if errors else [])]
     if not curves:
         text = (
             "This ensemble was built before calibration curves were kept: "
@@ -147,6 +144,18 @@ def make_heads(facts: Facts) -> Section | None:
         "Errors are those of the test split, which was evaluated once."
     )
     return Section("heads", "Predictions and their error bars", lead, tuple(blocks))
+
+
+def _scores(heads: Mapping[str, HeadScores]) -> Table:
+    turns = any("test_norm_error" in head for head in heads.values())
+    scores = [score for score in SCORES if turns or score != "test_norm_error"]
+    rows = (
+        (readable_name(name), head["unit"], *(head.get(score) for score in scores))
+        for name, head in heads.items()
+    )
+    columns: dict[str, str | Sequence[str]] = {"head": "target", "unit": "unit"}
+    columns |= {str(score): SCORES[score] for score in scores}
+    return make_table("scores", columns, rows, "The ensemble on the test split.")
 
 
 def label_values(facts: Facts, head: str, values: np.ndarray) -> Trace:
@@ -331,7 +340,9 @@ def make_members(facts: Facts) -> Section | None:
     ranked, table = facts.state.ranked(), facts.ensemble
     if not ranked:
         return None
-    lines = [f"{key} = {json.dumps(value)}" for key, value in ranked[0].values.items()]
+    conv = find_conv(ranked[0], facts.config)
+    values = ({"model.conv": conv} if conv else {}) | ranked[0].values
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
     best = Code("\n".join(lines), f"Configuration of {ranked[0].name}, the best trial")
     if table is None:
         lead = "The configuration of the best trial so far."
@@ -357,20 +368,45 @@ def make_members(facts: Facts) -> Section | None:
 
 
 def _members(facts: Facts, table: EnsembleTable) -> Table:
-    convs = {row["trial"]: row["conv"] for row in table["leaderboard"]}
-    columns = {
+    columns: dict[str, str | Sequence[str]] = {
         "trial": "trial",
         "weight": ("weight", "%"),
         "conv": "conv",
         "parameters": "parameters",
         "objective": ("objective", "MAE / std"),
     }
-    rows = []
+    joined = table.get("local_descriptors", {})
+    shares = {name: one["weight"] for name, one in joined.items() if one["weight"]}
+    heads = list(table["heads"]) if shares else []
+    columns |= {f"weight.{head}": (f"{readable_name(head)}, weight", "%") for head in heads}
+    rows: list[Sequence[Cell]] = []
     for member in table["members"]:
-        name = member["trial"]
-        parameters = facts.trials[name].parameters if name in facts.trials else None
-        rows.append((name, member["weight"], convs.get(name), parameters, member["objective"]))
-    return make_table("members", columns, rows, "Weight: the mean over targets.")
+        name, weights = member["trial"], share_weights(member["weights"], shares)
+        trial = facts.trials.get(name)
+        conv = find_conv(trial.trial, facts.config) if trial else None
+        parameters = trial.parameters if trial else None
+        row = (name, statistics.fmean(weights.values()), conv, parameters, member["objective"])
+        rows.append((*row, *map(weights.get, heads)))
+    if shares:
+        weight = statistics.fmean(shares.values())
+        rows.append(("local descriptors", weight, None, None, None, *map(shares.get, heads)))
+    note = "Weight: the mean over the targets that have the member."
+    if shares:
+        note += " The last row is the regression on local descriptors, which joined the nets."
+    return make_table("members", columns, rows, note)
+
+
+def share_weights(nets: Mapping[str, float], joined: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights of a net, where nets share what a regression leaves them.
+
+    Args:
+        nets: weight of the net among all nets, by head.
+        joined: weight of the regression that joins the nets, by head that has one.
+
+    Returns:
+        Weight of the net among nets and regression, by head.
+    """
+    return {head: weight * (1.0 - joined.get(head, 0.0)) for head, weight in nets.items()}
 
 
 def _member_errors(table: EnsembleTable) -> Table:

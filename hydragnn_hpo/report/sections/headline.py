@@ -105,6 +105,10 @@ def _ensemble(facts: Facts, heads: Mapping[str, HeadScores]) -> list[Block]:
     for name, head in heads.items():
         baseline = head.get("ratio_to_mean")
         note = "" if baseline is None else f"{100 * baseline:.0f} % of predicting the mean"
+        norm = head.get("test_norm_error")
+        if norm is not None:
+            whole = f"mean norm of the error {norm:.4g} {head['unit']}"
+            note = f"{note}; {whole}" if note else whole
         label = f"{readable_name(name)}, test MAE"
         errors.append(Number(f"test_mae.{name}", label, head["test_mae"], head["unit"], note))
     return [Numbers(tuple(errors)), _heads(facts, heads)]

@@ -181,16 +181,18 @@ def _result_traces(results: Sequence[ScoredAttempt], x: np.ndarray) -> Iterator[
 
 
 def _best_table(facts: Facts) -> Table:
-    board = rank_trials(facts.state)
+    board = rank_trials(facts.state, facts.config)
     best = board.best(TOP).rows
     unit, size = cost_unit(max((row.slot_seconds for row in best), default=0.0))
     heads = list(dict.fromkeys(head for row in board.rows for head in row.val_mae))
     errors = {
         f"val_mae.{h}": (f"{readable_name(h)}, val MAE", facts.units.get(h, "")) for h in heads
     }
-    columns = {"trial": "trial", "rank": "rank", "epochs": "epochs", "objective": "objective"}
+    convs = {"conv": "conv"} if any(row.conv for row in best) else {}
+    columns = {"trial": "trial", **convs, "rank": "rank", "epochs": "epochs"}
+    columns["objective"] = "objective"
     rows = [
-        (row.trial, row.rank, row.epochs, row.objective)
+        (row.trial, *(row.conv for _ in convs), row.rank, row.epochs, row.objective)
         + tuple(row.val_mae.get(head) for head in heads)
         + (row.slot_seconds / size,)
         for row in best

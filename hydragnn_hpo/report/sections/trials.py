@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from hydragnn_hpo.campaign import TrialHistory
+from hydragnn_hpo.campaign import TrialHistory, find_conv
 from hydragnn_hpo.report.charts import PlotlyValue, readable_name, time_unit
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Cell, Data, searched_cell
@@ -51,6 +51,7 @@ def _details(facts: Facts, trial: TrialHistory, rank: int | None) -> Mapping[str
         "rank": rank,
         "epochs": f"{state.epoch} of {state.until}",
         "objective": state.objective,
+        "conv": find_conv(state, facts.config) or None,
         "parameters": trial.parameters,
         "slot time": _seconds(state.slot_seconds),
     }

@@ -292,7 +292,7 @@ def test_its_fits_are_no_part_of_the_search_nor_of_the_leaderboard():
         state.trials[name].score = state.trials[name].objective
     assert state.searched == 4
     assert not set(state.curve.values()) & {trial.name for trial in state.ranked()}
-    board = rank_trials(state)
+    board = rank_trials(state, CampaignConfig.model_construct())
     assert [row.rank for row in board.rows if row.trial in state.curve.values()] == [None] * 3
     assert [t.name for t in choose_replicates(state, 9)] == ["t1", "t0"]
     assert describe_trial(state.trials["t6"]).startswith("25 % of the data, as t1: ")

@@ -17,7 +17,7 @@ from hydragnn_hpo.campaign.status import (
     rank_trials,
     running_trials,
 )
-from hydragnn_hpo.config import EnsembleConfig
+from hydragnn_hpo.config.campaign_config import CampaignConfig, EnsembleConfig
 from hydragnn_hpo.config.search_config import SearchConfig
 
 SEARCH = SearchConfig(trials=9, rungs=(2, 6), reduction=3, finalists=2)
@@ -228,7 +228,7 @@ def board(**scores):
     for name, score in scores.items():
         state.add(Trial(name, {"x": 1.5}, until=4, status="stopped", score=score, objective=0.5))
     state.add(Trial("failed", {"x": 2.0}, until=4, status="failed", reason="diverged"))
-    return rank_trials(state)
+    return rank_trials(state, CampaignConfig.model_construct())
 
 
 def test_one_goal_has_places_and_no_front():

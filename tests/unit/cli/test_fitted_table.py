@@ -65,6 +65,8 @@ def of_leaderboard(run, built):
 def of_ensemble(run, built):
     maes = [f"{head['test_mae']:.4f}" for head in built["heads"].values()]
     yield tables.ensemble_table(built["heads"]), maes
+    (first, head), *_ = built["heads"].items()
+    yield tables.ensemble_table({first: {**head, "test_norm_error": 0.98765}}), ["0.9877"]
     losses = [f"{mix['sel_loss']:.4f}" for mix in built["selection"].values()]
     yield ensemble_command.selection_table(built), losses
     rmses = [f"{head['mse'] ** 0.5:.4f}" for head in built["diversity"].values()]
@@ -219,6 +221,17 @@ def test_what_is_left_out_is_named(run):
     assert "left out" not in draw(table, 400)
     last = " ".join(draw(table, 60).splitlines()[-4:])
     assert "left out for lack of width: ranks, status" in " ".join(last.split())
+
+
+@pytest.mark.parametrize(("conv", "shown"), [(None, {"schnet", "painn", "gat"}), ("gat", {"gat"})])
+def test_each_trial_has_its_conv_searched_or_fixed(conv, shown, tmp_path):
+    run = make_campaign(tmp_path / "run", trials=12, finished=False, conv=conv)
+    board = read_leaderboard(run)
+    assert {row.conv for row in board.rows} == shown
+    lines = draw(tables.leaderboard_table(board), 400).splitlines()
+    for row in board.rows:
+        [line] = (line for line in lines if row.trial in line.split())
+        assert row.conv in line.split()
 
 
 def test_text_is_wrapped_before_numbers_are():

@@ -12,6 +12,7 @@ from hydragnn_hpo.campaign.state import State, Trial, fold
 from hydragnn_hpo.campaign.status import rank_trials
 from hydragnn_hpo.cli import run_command
 from hydragnn_hpo.cli.tables import console, leaderboard_table, print_verdict
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.pipeline.campaign_runs import finish_run
 
 
@@ -49,7 +50,7 @@ def test_a_verdict_is_one_sentence_a_line_with_its_sign_warnings_first(capsys):
 def test_brackets_in_a_value_of_the_leaderboard_are_no_markup(capsys):
     state = State()
     state.add(Trial("[red]a", {"x": "[fast]"}, until=4, status="stopped", score=(0.5, 7.0)))
-    console().print(leaderboard_table(rank_trials(state)))
+    console().print(leaderboard_table(rank_trials(state, CampaignConfig.model_construct())))
     shown = capsys.readouterr().out
     assert "[fast]" in shown
     assert "[red]a" in shown
@@ -71,7 +72,7 @@ class Finished:
     """The controller of a finished campaign, which builds ensembles by writing a file."""
 
     def __init__(self, opened, command=None):
-        self.config = SimpleNamespace(command=command)
+        self.config = SimpleNamespace(command=command, trial={})
         self.state = fold(read_journal(opened.journal))
         self.opened, self.jobs, self.closed_as = opened, [], None
 

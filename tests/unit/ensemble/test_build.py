@@ -22,10 +22,11 @@ from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble import build
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble, job_main
-from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
+from hydragnn_hpo.ensemble.calibrate import GRID, Calibration, calibrate, key
 from hydragnn_hpo.ensemble.candidates import open_build_context
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.uncertainty_scores import HeadOnLabels
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.file_records import (
     CandidateErrors,
@@ -40,6 +41,18 @@ from hydragnn_hpo.file_records import (
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_key
 from hydragnn_hpo.training import checkpoint
+
+
+def test_a_vector_has_the_mean_norm_of_its_error_and_a_number_none():
+    """Errors (3, 0, 4) and (2, 3, 6) have the norms 5 and 7."""
+    truth, column = np.array([[3.0, 0.0, 4.0], [2.0, 3.0, 6.0]]), np.ones((2, 1))
+    known = Calibration(a=1.0, b=0.0, quantiles=dict.fromkeys(map(key, GRID), 1.0), spread99=1.0,
+                        rows=2, groups=2)  # fmt: skip
+    predicted = HeadOnLabels(truth, 0 * truth, column, 0 * column, np.full(2, "all"))
+    target = {"unit": "eV/angstrom", "shape": "vector", "mean": 0.0}
+    assert build._head_scores(predicted, known, target)["test_norm_error"] == 6.0
+    scores = build._head_scores(predicted, known, target | {"shape": "scalar"})
+    assert "test_norm_error" not in scores
 
 
 def test_the_table_has_the_fields_of_its_type_and_no_others(make_run):

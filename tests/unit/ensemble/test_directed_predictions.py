@@ -1,5 +1,6 @@
 """An ensemble with heads for a dipole and tensors: rotation, tables, ASE's properties, crystals."""
 
+import io
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +9,19 @@ import torch
 from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.calculator import PropertyNotImplementedError
+from ase.io import write
+from rich.console import Console
 from scipy.spatial.transform import Rotation
 
+from hydragnn_hpo.cli.ensemble_evaluate import evaluation_table
 from hydragnn_hpo.config.model_config import HeadConfig
 from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
+from hydragnn_hpo.ensemble.evaluation import (
+    evaluate_ensemble,
+    parse_label_options,
+    read_labelled,
+)
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 
@@ -59,6 +68,26 @@ def test_predictions_rotate_and_sigma_does_not(ensemble):
         assert np.abs(tensors).max() > 1e-3
     for name in KINDS:
         np.testing.assert_allclose(after[name].std, before[name].std, atol=1e-12)
+
+
+def test_evaluate_has_the_mean_norm_of_what_is_missed(ensemble, tmp_path):
+    """Where all labels are zero, the errors are the predictions."""
+    structures = [molecule(name) for name in ("CH3OH", "H2O", "NH3")]
+    for atoms in structures:
+        atoms.info |= {"no_mu": np.zeros(3), "no_alpha": np.zeros((3, 3))}
+        atoms.arrays["no_born"] = np.zeros((len(atoms), 9))
+    write(tmp_path / "zeros.extxyz", structures)
+    labels = parse_label_options(ensemble.manifest, [f"{head}=no_{head}" for head in KINDS])
+    rules = replace(ensemble.rules, targets=labels)
+    done = evaluate_ensemble(ensemble, read_labelled([tmp_path / "zeros.extxyz"], rules), labels)
+    predicted = ensemble.predict(structures).heads
+    for head, one in done.heads.items():
+        norms = [np.sqrt((row**2).sum()) for row in predicted[head].mean]
+        assert one.figures["norm_error"] == pytest.approx(np.mean(norms), rel=1e-6)
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(evaluation_table(done))
+    (line,) = (line for line in shown.getvalue().splitlines() if "norm of the error" in line)
+    assert f"{done.heads['mu'].figures['norm_error']:.3g}" in line
 
 
 def test_tables_have_a_column_per_component(ensemble):

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from ase.io import read
@@ -213,6 +214,46 @@ def test_probabilities_are_averaged_then_tempered(ensemble):
     assert np.isfinite(prediction["site"].mean[~hydrogen]).all()
 
 
+def test_the_best_trial_has_a_temperature_of_its_own_fitted_on_cal(run, ensemble):
+    """The temperature by trying four thousand, each group of structures with the same weight."""
+    store = open_store(run / "data/kinds.bp")
+    table = json.loads((run / "report/ensemble.json").read_text())
+    best = table["leaderboard"][0]["trial"]
+    for name in ("phase", "site"):
+        learned, tested = (
+            of_labelled(ensemble, store, split, best, name) for split in ("cal", "test")
+        )
+        weight = 1.0 / np.array([np.sum(learned["group"] == g) for g in learned["group"]])
+        losses = {
+            t: np.sum(weight * -np.log(tempered(learned, t))) for t in np.geomspace(0.05, 20, 4000)
+        }
+        temperature = min(losses, key=losses.get)
+        expected = -np.log(tempered(tested, temperature)).mean()
+        assert temperature != pytest.approx(1.0, rel=0.05)
+        assert table["heads"][name]["single_mae"] == pytest.approx(expected, rel=1e-4)
+
+
+def of_labelled(ensemble, store, split, trial, name):
+    """Return what one member predicts for the labelled rows of a split, their labels and groups."""
+    rows = store.indices_of(split)
+    columns, predicted = store.take(rows), ensemble.predict(store, rows, members=True)[name]
+    group = store.group[rows]
+    if columns.levels[name] == "node":
+        group = np.repeat(group, columns.num_nodes())
+    known = columns.masks[name] & np.isfinite(predicted.mean).all(axis=1)
+    return {
+        "values": predicted.members[trial][known],
+        "truth": columns.targets[name][known].argmax(axis=1),
+        "group": group[known],
+    }
+
+
+def tempered(rows, temperature):
+    """Return the probability of the true class of each row."""
+    powers = rows["values"] ** (1.0 / temperature)
+    return powers[np.arange(len(powers)), rows["truth"]] / powers.sum(axis=1)
+
+
 def test_a_class_is_pruned_and_calibrated_again(run):
     content = read_artefact(run / "ensemble.zip")
     stay = [member.trial for member in content.manifest.members][:2]
@@ -289,9 +330,31 @@ def test_the_most_probable_class_is_named_in_json_and_tables(ensemble, tmp_path)
         assert [row["site"] or None for row in csv.DictReader(file)] == sites
 
 
-def test_no_key_that_is_copied_has_the_name_of_a_class(run, ensemble):
-    with pytest.raises(ConfigError, match="--keep phase: the output has a column of this name"):
-        select_columns(ensemble, run / "ensemble.zip", keep=("phase",))
+def test_the_most_probable_class_is_named_in_parquet_and_extended_xyz(ensemble, tmp_path):
+    structures = labelled(3, seed=6)
+    structures[0].numbers[0] = 1  # no hydrogen has a label of site
+    expected = ensemble.predict(structures)
+    names = [("big one", "small")[int(row[1] > row[0])] for row in expected["phase"].mean.tolist()]
+    sites = [
+        None if np.isnan(row).any() else "012"[row.index(max(row))]
+        for row in expected["site"].mean.tolist()
+    ]
+    table = pyarrow.parquet.read_table(written(ensemble, structures, ".parquet", tmp_path))
+    assert table["phase"].to_pylist() == names
+    assert [site for of in table["site"].to_pylist() for site in of] == sites
+    frames = read(written(ensemble, structures, ".extxyz", tmp_path), index=":")
+    assert [frame.info["phase_class"] for frame in frames] == names
+    shown = [str(site) for frame in frames for site in frame.arrays["site_class"]]
+    assert shown == ["-" if site is None else site for site in sites]
+    assert "phase_class" in frames[0].info
+    assert "dos_class" not in frames[0].info
+    np.testing.assert_allclose(frames[0].arrays["local"][0], expected["local"].mean[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("key", ["phase", "phase_class"])
+def test_no_key_that_is_copied_has_the_name_of_a_class(run, ensemble, key):
+    with pytest.raises(ConfigError, match=f"--keep {key}: the output has a column of this name"):
+        select_columns(ensemble, run / "ensemble.zip", keep=(key,))
 
 
 def test_the_report_draws_the_median_and_the_worst_spectrum(run):

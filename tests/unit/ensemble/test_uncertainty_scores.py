@@ -19,6 +19,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_distance_figures,
     compute_figures,
     compute_strata_figures,
+    norm_errors,
     spearman,
     spearman_error,
 )
@@ -177,6 +178,25 @@ def test_components_of_a_vector_are_values():
     figures = compute_figures(predicted([1.0, -6.0, 8.0, 10.0, 0.0, 0.0], width=3), KNOWN, 0.0)
     assert figures["rows"] == 2
     assert figures["coverage90"] == pytest.approx(5 / 6)
+
+
+@pytest.mark.parametrize("shape", ["vector", "tensor"])
+def test_the_norm_of_the_error_is_that_of_the_whole(shape):
+    """Errors (3, 0, 4) and (2, 3, 6) have the norms 5 and 7, their components the mean 3.
+
+    Of nine components, those of (2, 3, 6), (-2, -3, -6) and (1, 0, 0) have the norm
+    sqrt(49 + 49 + 1), and a single -2 has 2.
+    """
+    if shape == "vector":
+        errors = predicted([3.0, 0.0, -4.0, 2.0, -3.0, 6.0], width=3)
+        norm, component = 6.0, 3.0
+    else:
+        first, second = [2.0, 3.0, 6.0, -2.0, -3.0, -6.0, 1.0, 0.0, 0.0], [0.0] * 8 + [-2.0]
+        errors = predicted(first + second, width=9)
+        norm, component = (np.sqrt(99) + 2) / 2, 25 / 18
+    assert norm_errors(errors, shape) == {"norm_error": pytest.approx(norm)}
+    assert compute_figures(errors, KNOWN, 0.0)["mae"] == pytest.approx(component)
+    assert norm_errors(errors, "spectrum") == {}
 
 
 def test_a_predicted_variance_counts_in_both():

@@ -2,11 +2,14 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from hydragnn_hpo.ensemble.build import fit_temperatures
 from hydragnn_hpo.ensemble.calibrate import Calibration
+from hydragnn_hpo.ensemble.class_probabilities import temper
 from hydragnn_hpo.ensemble.uncertainty_scores import HeadOnLabels, random_ause
 from hydragnn_hpo.ensemble.verdict import (
     Comparison,
@@ -330,3 +333,39 @@ def test_evidence_is_computed_by_row_from_what_is_predicted():
     assert found.random_ause == random_ause(np.array([0.1, 0.2, 0.3, 0.4])) == pytest.approx(0.3)
     assert found.inside == pytest.approx(1.0)
     assert (found.groups, found.calibration_groups) == (4, 9)
+
+
+def test_a_trial_that_is_only_too_sure_is_no_worse_than_the_tempered_ensemble():
+    """A net knows the probabilities, but says their fourth power: a temperature of 4 mends it.
+
+    It saw the first half of the structures, and repeats their classes.
+    """
+    random, rows = np.random.default_rng(0), 4000
+    known = random.dirichlet([1.0, 1.0, 1.0], rows)
+    truth = np.eye(3)[[random.choice(3, p=row) for row in known]]
+    sure = known**4 / (known**4).sum(axis=1, keepdims=True)
+    cal, place = sure.copy(), np.arange(rows)
+    cal[: rows // 2] = 0.99 * truth[: rows // 2] + 0.01 / 3
+    context = SimpleNamespace(
+        targets={"phase": {}, "gap": {}},
+        is_class=lambda name: name == "phase",
+        rows_of=lambda split: place,
+        unseen_by=lambda net: ("val", place[rows // 2 :]),
+        truth=lambda name, split: (truth, np.ones(rows, dtype=bool)),
+        graph_of_row=lambda name, split: place,
+        group_of_row=lambda name, split: place,
+    )
+    temperatures = fit_temperatures(context, None, {"phase": cal[None]})
+    assert temperatures == {"phase": pytest.approx(4.0, rel=0.1)}
+
+    zeros = np.zeros((rows, 1))
+    predicted = HeadOnLabels(truth, known, zeros, zeros, np.full(rows, "all"))
+    calibration = Calibration(
+        a=1.0, b=0.0, quantiles={"0.9": 0.9}, spread99=1.0, rows=rows, groups=rows, temperature=1.0
+    )
+    levels = {}
+    for name, single in (("raw", sure), ("tempered", temper(sure, temperatures["phase"]))):
+        facts = RowFacts(place, {}, {"mean": np.full((rows, 3), 1 / 3), "single": single})
+        head = collect_evidence(HeadEvidence("phase", "1"), predicted, calibration, facts)
+        levels[name] = {one["rule"]: one["level"] for one in judge([head])}["single"]
+    assert levels == {"raw": "good", "tempered": "note"}

@@ -7,9 +7,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from made_campaign import make_campaign
 
 from hydragnn_hpo.report.export_formats import export
-from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.report.export_tables import make_run_frame
+from hydragnn_hpo.report.facts import Facts, read_facts
 
 
 def read(kind: str, folder: Path, name: str) -> pd.DataFrame:
@@ -48,6 +50,16 @@ def test_trials_are_those_of_the_journal(
             assert row["slot_seconds [s]"] == pytest.approx(raw["seconds"], abs=1e-6)
         first = raw["placed"][0]["time"] if raw["placed"] else None
         assert row["started [s since 1970]"] == first
+
+
+@pytest.mark.parametrize("conv", [None, "gat"])
+def test_tables_have_the_conv_searched_or_fixed(conv: str | None, tmp_path: Path) -> None:
+    facts = read_facts(make_campaign(tmp_path / "run", trials=6, finished=False, conv=conv))
+    export(facts, "csv", tmp_path / "out")
+    table = read("csv", tmp_path / "out", "trials")
+    assert ("conv" in table.columns, "params.model.conv" in table.columns) == (bool(conv), not conv)
+    convs = [conv or trial.trial.values["model.conv"] for trial in facts.trials.values()]
+    assert list(make_run_frame(facts, "trials")["conv"]) == convs
 
 
 def test_epochs_are_those_of_the_journal(kind: str, made: SimpleNamespace, tmp_path: Path) -> None:

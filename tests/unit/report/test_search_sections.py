@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from hydragnn_hpo.report.page_blocks import Doubtful, Figure, Section, Table, fl
 from hydragnn_hpo.report.sections import SECTIONS, parallel
 from hydragnn_hpo.report.sections.parallel import parameter_axis, round_ticks
 from hydragnn_hpo.report.sections.pareto import collect_costs, pareto_places, read_latencies
+from hydragnn_hpo.report.sections.trials import make_details
 from hydragnn_hpo.report.surrogate import fill_inactive, grid_values, partial_dependence
 
+NORM = "test_norm_error"
 SEARCH = ("parallel", "slices", "pareto", "heads", "members", "importance", "slots", "worst")
 
 
@@ -50,6 +53,57 @@ def test_a_goal_named_parameters_is_shown_once_with_the_scores_of_the_search(
     every = {x for trace in charts["goal1"].data for x in trace["x"].tolist()}
     scores = [trial.trial.score for trial, _ in facts.scored_trials()]
     assert every == {score[1] for score in scores if isinstance(score, tuple)}
+
+
+def test_tables_and_details_name_the_conv_that_the_campaign_fixes(tmp_path: Path) -> None:
+    facts = read_facts(make_campaign(tmp_path, trials=30, conv="gat"))
+    shown = {}
+    for name, key in (("members", "members"), ("progress", "top"), ("costs", "convs")):
+        section = SECTIONS[name](facts)
+        assert section is not None
+        table = blocks(section, Table)[key]
+        place = [column.key for column in table.columns].index("conv")
+        shown[name] = {row[place] for row in table.rows}
+    assert shown == {"members": {"gat"}, "progress": {"gat"}, "costs": {"gat"}}
+    details = make_details(facts).content
+    assert all(["conv", "gat"] in trial["facts"] for trial in details.values())
+
+
+def test_the_regression_that_joined_is_a_member_with_its_weight_by_head(made: Facts) -> None:
+    """Six nets share all of a head, or the 75 % that a regression of the weight 0.25 leaves."""
+    assert made.ensemble is not None
+    joined: Any = {"charge": {"weight": 0.25}, "gap": {"weight": 0.0}}
+    section = SECTIONS["members"](
+        replace(made, ensemble={**made.ensemble, "local_descriptors": joined})
+    )
+    assert section is not None
+    table = blocks(section, Table)["members"]
+    keys = ["weight", *(f"weight.{head}" for head in ("energy_per_atom", "gap", "charge"))]
+    places = [[column.key for column in table.columns].index(key) for key in keys]
+    *nets, last = [[row[place] for place in places] for row in table.rows]
+    assert len(nets) == 6
+    assert nets[0] == pytest.approx([(2 / 6 + 0.125) / 3, 1 / 6, 1 / 6, 0.125])
+    assert (table.rows[-1][0], last) == ("local descriptors", [0.25, None, None, 0.25])
+    for place in places[1:]:
+        assert sum(row[place] or 0.0 for row in table.rows) == pytest.approx(1.0)
+
+
+def test_norms_of_errors_are_shown_where_a_target_has_some(made: Facts) -> None:
+    assert made.ensemble is not None
+    heads: Any = made.ensemble["heads"] | {
+        "charge": {**made.ensemble["heads"]["charge"], "test_norm_error": 0.75}
+    }
+    shown = {}
+    for name, facts in (
+        ("none", made),
+        ("one", replace(made, ensemble={**made.ensemble, "heads": heads})),
+    ):
+        section = SECTIONS["heads"](facts)
+        assert section is not None
+        table = blocks(section, Table)["scores"]
+        keys = [column.key for column in table.columns]
+        shown[name] = [row[keys.index(NORM)] for row in table.rows] if NORM in keys else None
+    assert shown == {"none": None, "one": [None, None, 0.75]}
 
 
 def test_sections_without_results_are_left_out(tmp_path: Path) -> None:
