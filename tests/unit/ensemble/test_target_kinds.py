@@ -10,8 +10,10 @@ import torch
 from ase.io import read
 from safetensors.numpy import load_file, save_file
 from stores import write_store
+from typer.testing import CliRunner
 from unit.ensemble.conftest import molecule, predict_one
 
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import dump_config, parse_config
@@ -22,6 +24,7 @@ from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
@@ -137,6 +140,34 @@ def run(tmp_path_factory, scratch):
 @pytest.fixture(scope="module")
 def ensemble(run):
     return Ensemble.load(run / "ensemble.zip")
+
+
+def test_each_head_is_held_against_local_descriptors(run, ensemble):
+    """The errors are those of the regressions in the file, computed here from the labels."""
+    table = json.loads((run / "report/ensemble.json").read_text())
+    done = CliRunner().invoke(
+        app, ["ensemble", "evaluate", str(run / "data/kinds.bp"), "--ensemble", str(run), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    evaluated = json.loads(done.stdout)["heads"]
+    store = open_store(run / "data/kinds.bp")
+    test = store.take(store.indices_of("test"))
+    assert ensemble.local is not None
+    assert set(ensemble.local.heads) == set(HEADS)
+    for name, entry in ensemble.manifest.heads.items():
+        start = CompositionModel.from_entry(entry.baseline, is_node=entry.level == "node")
+        mask, truth = test.masks[name], test.targets[name]
+        local = ensemble.local.predict(name, test, start)[mask]
+        error = np.abs(local - truth[mask]).mean()
+        if entry.shape == "class":
+            error = -np.log((local * truth[mask]).sum(axis=1)).mean()
+        scores = table["heads"][name]
+        assert scores["descriptor_mae"] == pytest.approx(error, rel=1e-4, abs=1e-6), name
+        assert evaluated[name]["descriptor_mae"] == pytest.approx(error, rel=1e-4, abs=1e-6), name
+    assert table["heads"]["dos"]["descriptor_mae"] < table["heads"]["dos"]["mean_baseline_mae"]
+    assert table["local_descriptors"] == {}, "none joins: they are no numbers"
+    rules = {(each["rule"], each["head"]) for each in table["verdict"]}
+    assert {("descriptor", "dos"), ("descriptor", "phase")} <= rules
 
 
 def test_each_value_is_compared_with_its_own_mean(run):
