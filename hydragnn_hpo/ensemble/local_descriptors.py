@@ -6,10 +6,11 @@ predict what ``baselines`` leave: for values of atoms one for each element, for 
 the sum or mean over the atoms. Classes have a logistic regression on them.
 
 Vectors are linear in the directions of the neighbours, with weights for each pair of elements and
-each radial function. The dipole of a molecule also has charges times positions from its centre; the
-charges are linear in the waves, and their mean is taken off. Tensors are the unit tensor times what
-predicts a number, plus a part without trace that is linear in products of two directions; the
-antisymmetric part of a tensor of an atom is left 0, as no sum over single neighbours has one.
+each radial function. Tensors are the unit tensor times what predicts a number, plus a part without
+trace that is linear in products of two components of these directions; the antisymmetric part of a
+tensor of an atom is left 0, as no sum over single neighbours has one. Molecules also have charges
+times positions from their centre, or products of two of their components; the charges are linear in
+the waves, and as positions are from the centre, their mean does not count in a dipole.
 
 Shapes: G graphs, N nodes, C channels of elements, B densities, P axes, M waves, S elements,
 D features of a row, R rows of a target, T its components, W those of its part that turn together.
@@ -181,7 +182,7 @@ class LocalBasis:
         Args:
             columns: graphs with all edges up to the cutoff.
             kind: whether and how they turn.
-            pool: how atoms add up; vectors that are summed also have charges times positions.
+            pool: how atoms add up; sums of what turns also have charges times positions.
 
         Returns:
             [R, D]; for what turns with the structure, [R, W, D].
@@ -194,8 +195,8 @@ class LocalBasis:
             return arrows
         by_channel = _sum_atoms(columns, arrows, self.channels[columns.numbers]).swapaxes(1, 2)
         pooled = by_channel.reshape(columns.num_graphs, arrows.shape[1], -1)
-        if kind == "vector" and pool == "sum":
-            pooled = np.concatenate([pooled, self._charge_moments(columns)], axis=2)
+        if pool == "sum":
+            pooled = np.concatenate([pooled, self._moments(columns, order)], axis=2)
         features: np.ndarray = pooled / _divisor(columns, pool)[:, :, None]
         return features
 
@@ -211,11 +212,21 @@ class LocalBasis:
         kind = np.searchsorted(self.elements, columns.numbers).clip(max=len(self.elements) - 1)
         return np.where(self.elements[kind] == columns.numbers, kind, -1)
 
-    def _charge_moments(self, columns: Columns) -> np.ndarray:
-        """Return the sums of waves and channels times positions from the centre, [G, 3, M + C]."""
+    def _moments(self, columns: Columns, order: Literal[1, 2]) -> np.ndarray:
+        """Return sums of waves and channels times positions from the centre, or their products.
+
+        Args:
+            columns: molecules.
+            order: 1 for positions, 2 for products of two components without their trace.
+
+        Returns:
+            [G, 3 or 5, M + C].
+        """
         waves, *_ = self._waves(columns)
         charges = np.concatenate([waves, self.channels[columns.numbers]], axis=1)
         arms = columns.positions - np.repeat(_mean_positions(columns), columns.num_nodes(), axis=0)
+        if order == 2:
+            arms = (arms[:, :, None] * arms[:, None, :]).reshape(-1, 9) @ TRACELESS.T
         return np.stack([_sum_atoms(columns, charges * arm[:, None]) for arm in arms.T], axis=1)
 
     def _waves(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -506,7 +517,7 @@ def _shape_of(part: LocalPart, basis: LocalBasis) -> tuple[int, ...]:
         width = 1 if part.form == "unit" else part.weights.shape[-1]
         return (count if node else 1, waves + (axes if node else block) + 1, width)
     features = channels * SHELLS * (1 if node else channels)
-    charges = waves + channels if (part.form, part.pool) == ("vector", "sum") else 0
+    charges = waves + channels if part.pool == "sum" else 0
     return (count if node else 1, features + charges, 1)
 
 

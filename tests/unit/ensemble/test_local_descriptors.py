@@ -181,7 +181,10 @@ def ions(count: int, seed: int, noise: float = 0.0) -> Columns:
         charges = free - free.mean() + charge / len(atoms)
         heavy = atomic_masses[atoms.numbers] @ atoms.positions / atomic_masses[atoms.numbers].sum()
         dipole = charges @ (atoms.positions - heavy) + 0.2 * force.sum(axis=0)
-        alpha = born.sum(axis=0) + 0.7 * len(atoms) * np.eye(3)
+        arms = atoms.positions - atoms.positions.mean(axis=0)
+        products = np.einsum("n,nx,ny->xy", 0.02 * atoms.numbers, arms, arms)
+        products -= np.trace(products) * np.eye(3) / 3
+        alpha = born.sum(axis=0) + products + 0.7 * len(atoms) * np.eye(3)
         born += 0.2 * atoms.numbers[:, None, None] * np.eye(3)
         atoms.arrays |= {"force": force, "born": born.reshape(-1, 9)}
         atoms.info |= {"dipole": dipole, "alpha": alpha.reshape(-1), "charge": charge}
