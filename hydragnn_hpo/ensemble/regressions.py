@@ -18,10 +18,6 @@ from scipy.special import log_softmax
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 """Penalties to choose from, relative to the mean square of the features."""
 
-_OF_CLASSES = PENALTIES[2:]
-"""Those of classes: with smaller ones, weights of classes that are apart cancel each other, and
-their single precision in a file shows."""
-
 _STEPS, _CHANGE = 100, 1e-5
 """Most steps of the search for the weights of classes, and the relative change of the loss in one
 step at which it ends: a smaller one changes no log-loss in the fourth digit."""
@@ -81,7 +77,7 @@ def fit_ridge(train: Rows, val: Rows, *, refit: bool = False) -> np.ndarray:
             return float(np.linalg.norm(residual, axis=1).sum())
         return float(np.abs(residual).sum())
 
-    return _fit(_solve_ridge, score, train, val, PENALTIES, refit=refit, patience=len(PENALTIES))
+    return _fit(_solve_ridge, score, train, val, refit=refit, patience=len(PENALTIES))
 
 
 def fit_softmax(train: Rows, val: Rows, *, refit: bool = False) -> np.ndarray:
@@ -100,7 +96,7 @@ def fit_softmax(train: Rows, val: Rows, *, refit: bool = False) -> np.ndarray:
         logits = rows.start + apply_weights(rows.features, weights)
         return float(-(rows.values * log_softmax(logits, axis=1)).sum())
 
-    return _fit(_solve_softmax, score, train, val, _OF_CLASSES, refit=refit, patience=_PATIENCE)
+    return _fit(_solve_softmax, score, train, val, refit=refit, patience=_PATIENCE)
 
 
 _Solve = Callable[[Rows, Sequence[float]], Iterator[tuple[float, np.ndarray]]]
@@ -111,7 +107,6 @@ def _fit(
     score: Callable[[Rows, np.ndarray], float],
     train: Rows,
     val: Rows,
-    penalties: Sequence[float],
     *,
     refit: bool,
     patience: int,
@@ -123,7 +118,6 @@ def _fit(
         score: error of weights on rows.
         train: rows to fit.
         val: rows that choose the penalty.
-        penalties: ascending.
         refit: whether ``val``, too, is fitted with that penalty.
         patience: penalties in a row that may be worse than the best before.
     """
@@ -132,8 +126,8 @@ def _fit(
     best = np.zeros((width, 1) if turns else (width + 1, train.values.shape[1]))
     if len(train.values) < 2:
         return best
-    smallest, chosen, worse = np.inf, penalties[-1], 0
-    for penalty, weights in solve(train, penalties[::-1]):
+    smallest, chosen, worse = np.inf, PENALTIES[-1], 0
+    for penalty, weights in solve(train, PENALTIES[::-1]):
         if not len(val.values):
             return weights
         error, worse = score(val, weights), worse + 1

@@ -53,10 +53,12 @@ CARD = {
         "local": {"level": "node", "shape": "spectrum", "size": 4, "unit": "1"},
         "phase": {"level": "graph", "shape": "class", "classes": ["big one", "small"]},
         "site": {"level": "node", "shape": "class", "classes": [0, 1, 2], "optional": True},
+        "mu": {"level": "graph", "shape": "vector", "unit": "e*angstrom", "optional": True},
+        "alpha": {"level": "graph", "shape": "tensor", "unit": "angstrom^3", "optional": True},
     },
     "graphs": {"cutoff": 4.0},
 }  # fmt: skip
-HEADS = {"dos": {"cumulative": True}, "local": {}, "phase": {}, "site": {}}
+HEADS = {"dos": {"cumulative": True}, "local": {}, "phase": {}, "site": {}, "mu": {}, "alpha": {}}
 TRIALS = {"t0001": "schnet", "t0002": "painn", "t0003": "egnn"}
 
 
@@ -71,6 +73,10 @@ def labelled(count, seed=0):
             atoms.info["dos"] = bins / len(atoms)
         atoms.info["phase"] = "big one" if distances.mean() > 1.6 else "small"
         atoms.arrays["site"] = np.where(atoms.numbers == 1, np.nan, atoms.numbers % 3)
+        if not atoms.pbc.any():
+            arms, charges = atoms.positions - atoms.positions.mean(axis=0), atoms.numbers - 6.5
+            atoms.info["mu"] = (charges - charges.mean()) @ arms
+            atoms.info["alpha"] = len(atoms) * np.eye(3) + arms.T @ arms
         atoms.arrays["local"] = np.outer(atoms.numbers / 8.0, [1.0, 2.0, 0.0, -1.0])
     return structures
 
@@ -155,7 +161,8 @@ def test_each_head_is_held_against_local_descriptors(run, ensemble):
     assert ensemble.local is not None
     assert set(ensemble.local.heads) == set(HEADS)
     for name, entry in ensemble.manifest.heads.items():
-        start = CompositionModel.from_entry(entry.baseline, is_node=entry.level == "node")
+        node, own = entry.level == "node", entry.baseline
+        start = None if own is None else CompositionModel.from_entry(own, is_node=node)
         mask, truth = test.masks[name], test.targets[name]
         local = ensemble.local.predict(name, test, start)[mask]
         error = np.abs(local - truth[mask]).mean()
@@ -164,10 +171,13 @@ def test_each_head_is_held_against_local_descriptors(run, ensemble):
         scores = table["heads"][name]
         assert scores["descriptor_mae"] == pytest.approx(error, rel=1e-4, abs=1e-6), name
         assert evaluated[name]["descriptor_mae"] == pytest.approx(error, rel=1e-4, abs=1e-6), name
-    assert table["heads"]["dos"]["descriptor_mae"] < table["heads"]["dos"]["mean_baseline_mae"]
-    assert table["local_descriptors"] == {}, "none joins: they are no numbers"
+    for name in ("dos", "mu", "alpha"):
+        assert table["heads"][name]["descriptor_mae"] < table["heads"][name]["mean_baseline_mae"]
+    mu = table["heads"]["mu"]  # charges of elements times positions
+    assert mu["descriptor_mae"] < 0.2 * mu["mean_baseline_mae"]
+    assert table["local_descriptors"] == {}, "none joins: none is a scalar"
     rules = {(each["rule"], each["head"]) for each in table["verdict"]}
-    assert {("descriptor", "dos"), ("descriptor", "phase")} <= rules
+    assert {("descriptor", name) for name in ("dos", "phase", "mu", "alpha")} <= rules
 
 
 def test_each_value_is_compared_with_its_own_mean(run):
