@@ -9,6 +9,7 @@ Source: Bannwarth et al. (2019), J. Chem. Theory Comput. 15, 1652 (GFN2-xTB).
 
 import gzip
 import io
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -60,9 +61,14 @@ def frame(atoms: Atoms) -> str:
     return "\n".join([str(len(atoms)), *lines]) + "\n"
 
 
-if __name__ == "__main__":
+def label_molecules(make_frame: Callable[[Atoms], str], out: str) -> None:
+    """Write some molecules of ``small_organics`` with what ``make_frame`` adds to each."""
     text = gzip.decompress(Path("small_organics.extxyz.gz").read_bytes()).decode()
     molecules = ase.io.read(io.StringIO(text), ":", format="extxyz")
     chosen = sorted(Random(0).sample(range(len(molecules)), COUNT))
-    frames = "".join(frame(molecules[number]) for number in chosen)
-    Path("xtb_moments.extxyz.gz").write_bytes(gzip.compress(frames.encode(), mtime=0))
+    frames = "".join(make_frame(molecules[number]) for number in chosen)
+    Path(out).write_bytes(gzip.compress(frames.encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    label_molecules(frame, "xtb_moments.extxyz.gz")

@@ -7,19 +7,14 @@ sum is divided by the number of orbitals, so that the integral over all energies
 Source: Bannwarth et al. (2019), J. Chem. Theory Comput. 15, 1652 (GFN2-xTB).
 """
 
-import gzip
-import io
-from pathlib import Path
-from random import Random
-
-import ase.io
 import numpy as np
 from ase import Atoms
 from ase.units import Bohr, Hartree
+from make_xtb_moments import label_molecules, to_text
 from tblite.interface import Calculator
 
-COUNT, WIDTH = 600, 0.5
-"""Molecules, and the standard deviation of the Gaussians in eV."""
+WIDTH = 0.5
+"""Standard deviation of the Gaussians in eV."""
 
 ENERGIES = np.linspace(-20.0, 4.0, 49)
 """Energies of the values of a spectrum, in eV."""
@@ -39,14 +34,9 @@ def frame(atoms: Atoms) -> str:
     dos = " ".join(f"{value:.5f}" for value in compute_density(atoms))
     head = 'Properties=species:S:1:pos:R:3 pbc="F F F"'
     lines = [f'{head} smiles="{atoms.info["smiles"]}" dos="{dos}"']
-    for atom in atoms:
-        lines.append(f"{atom.symbol} " + " ".join(f"{x:.4f}" for x in atom.position))
+    lines += [f"{atom.symbol} {to_text(atom.position)}" for atom in atoms]
     return "\n".join([str(len(atoms)), *lines]) + "\n"
 
 
 if __name__ == "__main__":
-    text = gzip.decompress(Path("small_organics.extxyz.gz").read_bytes()).decode()
-    molecules = ase.io.read(io.StringIO(text), ":", format="extxyz")
-    chosen = sorted(Random(0).sample(range(len(molecules)), COUNT))
-    frames = "".join(frame(molecules[number]) for number in chosen)
-    Path("xtb_spectra.extxyz.gz").write_bytes(gzip.compress(frames.encode(), mtime=0))
+    label_molecules(frame, "xtb_spectra.extxyz.gz")

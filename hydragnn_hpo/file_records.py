@@ -303,8 +303,8 @@ class HeadScores(TypedDict):
     """MAE of predicting from the elements alone, see ``ensemble.baselines``, in the unit; null for
     vectors per atom."""
     descriptor_mae: NotRequired[float | None]
-    """MAE of a regression on local descriptors, see ``ensemble.local_descriptors``, in the unit;
-    null for vectors and tensors."""
+    """MAE of a regression on local descriptors, see ``ensemble.local_descriptors``, in the unit, or
+    log-loss of a class in nats."""
     mean_baseline_mae: float | None
     """MAE of predicting the mean of the training data, in the unit."""
     ratio_to_mean: float | None

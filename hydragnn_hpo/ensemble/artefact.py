@@ -60,7 +60,7 @@ from hydragnn_hpo.data import expand_mean
 from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_arrays
-from hydragnn_hpo.ensemble.local_descriptors import LocalModels, unstack_models
+from hydragnn_hpo.ensemble.local_descriptors import FORMS, LocalModels, unstack_models
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.sanitize import find_unprintable, quote
@@ -1111,10 +1111,11 @@ def _translate_unsound(path: Path, name: str) -> Iterator[None]:
 
 def _check_local(path: Path, entry: str, models: LocalModels, manifest: Manifest) -> None:
     """Reject regressions on local descriptors that do not fit the heads of the manifest."""
-    for name, model in models.heads.items():
+    for name, parts in models.heads.items():
         head = manifest.heads.get(name)
-        wanted = None if head is None else (head.level == "node", head.width)
-        if (model.pool == "none", model.weights.shape[2]) != wanted:
+        wanted = None if head is None else (FORMS[head.shape], head.level == "node", head.width)
+        forms, part = tuple(part.form for part in parts), parts[0]
+        if (forms, part.pool == "none", part.width) != wanted:
             reject(path, f"'{entry}' predicts {quote(name)}, which is no such head")
     if models.basis.cutoff > manifest.cutoff:
         reject(path, f"'{entry}' has a longer cutoff than all members")

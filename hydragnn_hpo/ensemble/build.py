@@ -103,6 +103,7 @@ from hydragnn_hpo.ensemble.inference import (
     head_prediction,
     neighbor_counts,
 )
+from hydragnn_hpo.ensemble.local_descriptors import find_start
 from hydragnn_hpo.ensemble.member_selection import (
     MemberSelection,
     ScoredHead,
@@ -600,14 +601,16 @@ def _describe_rows(
     """
     numbers, sizes = list[np.ndarray](), list[np.ndarray]()
     by_elements, by_descriptor = list[np.ndarray](), list[np.ndarray]()
-    baseline, local = result.simpler.baselines.get(name), result.simpler.local
+    (baselines, local), target = result.simpler, context.targets[name]
+    baseline = baselines.get(name)
+    start = find_start(baseline, target.get("origin"), target.get("charge"))
     for piece in context.take(context.rows_of("test")):
         numbers.append(np.asarray(piece.numbers))
         sizes.append(piece.num_nodes())
         if baseline is not None:
             by_elements.append(baseline.predict(piece))
-            if local is not None and name in local.heads:
-                by_descriptor.append(local.predict(name, piece, baseline))
+        if local is not None and name in local.heads:
+            by_descriptor.append(local.predict(name, piece, start))
     elements, graph = np.concatenate(numbers), context.graph_of_row(name, "test")[mask]
     own = elements[mask] if context.is_node(name) else None
     others = {"mean": np.broadcast_to(_center(context.targets[name]), single.shape)}

@@ -25,6 +25,7 @@ from hydragnn_hpo.ensemble.inference import (
     find_unlabelled,
     head_prediction,
 )
+from hydragnn_hpo.ensemble.local_descriptors import find_start
 from hydragnn_hpo.ensemble.structure_batches import (
     ChunkReader,
     StructureFiles,
@@ -471,11 +472,13 @@ def _predict_simply(ensemble: Ensemble, name: str, columns: Columns) -> Iterator
     node = entry.level == "node"
     rows = len(columns.numbers) if node else columns.num_graphs
     elements = descriptor = np.full((rows, entry.width), np.nan)
+    baseline = None
     if entry.baseline is not None:
         baseline = CompositionModel.from_entry(entry.baseline, is_node=node)
         elements = baseline.predict(columns)
-        if local is not None and name in local.heads:
-            descriptor = local.predict(name, columns, baseline)
+    if local is not None and name in local.heads:
+        start = find_start(baseline, entry.origin, entry.charge)
+        descriptor = local.predict(name, columns, start)
     yield from (elements, descriptor)
 
 

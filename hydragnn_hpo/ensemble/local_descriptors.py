@@ -1,27 +1,43 @@
 """Predict a target from the surroundings of single atoms: what a net must beat to know more.
 
-An atom is described by densities of its neighbours: a radial one for each element, and products of
-their angular moments, which are sums over pairs of neighbours (Behler 2011, J. Chem. Phys. 134,
-074106; with many elements the neighbours are weighted by properties of their elements, as in
-Gastegger et al. 2018, J. Chem. Phys. 148, 241709). Ridge regressions on random waves of these
-numbers (Rahimi and Recht 2007) and on the numbers themselves predict what ``baselines`` leave: for
-values of atoms one for each element, for structures one on the sum or mean over the atoms.
+The densities of the neighbours of an atom (``neighbor_densities``) that do not change with rotation
+and random waves of them (Rahimi and Recht 2007) are the features of ridge regressions, which
+predict what ``baselines`` leave: for values of atoms one for each element, for structures one on
+the sum or mean over the atoms. Classes have a logistic regression on them.
 
-Shapes: G graphs, N nodes, E edges, C channels of elements, B densities, P axes, M waves,
-S elements, D features of a row, R rows of a target, T its components.
+Vectors are linear in the directions of the neighbours, with weights for each pair of elements and
+each radial function. Tensors are the unit tensor times what predicts a number, plus a part without
+trace that is linear in products of two components of these directions; the antisymmetric part of a
+tensor of an atom is left 0, as no sum over single neighbours has one. Molecules also have charges
+times positions from their centre, or products of two of their components; the charges are linear in
+the waves, and as positions are from the centre, their mean does not count in a dipole.
+
+Shapes: G graphs, N nodes, C channels of elements, B densities, P axes, M waves, S elements,
+D features of a row, R rows of a target, T its components, W those of its part that turn together.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
-from math import factorial
-from typing import NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self, cast, get_args
 
 import numpy as np
-from ase.data import covalent_radii
+from ase.data import atomic_masses
 from scipy.sparse import csr_array
+from scipy.special import softmax
 
+from hydragnn_hpo.config import reads_positions
 from hydragnn_hpo.data import Columns
+from hydragnn_hpo.ensemble.class_probabilities import as_probabilities
+from hydragnn_hpo.ensemble.neighbor_densities import (
+    ANGULAR_ORDER,
+    ANGULAR_SHELLS,
+    SHELLS,
+    TRACELESS,
+    describe_atoms,
+    describe_directions,
+    element_channels,
+)
+from hydragnn_hpo.ensemble.regressions import Rows, apply_weights, fit_ridge, fit_softmax
 from hydragnn_hpo.file_records import TargetStats
 
 LONGEST = 5.0
@@ -30,123 +46,111 @@ LONGEST = 5.0
 MOST_ATOMS = 30_000
 """Most atoms, in whole structures, that are described for a fit."""
 
-MOST_CHANNELS = 10
-"""Most elements with a channel of their own; more share channels of properties of elements."""
-
-SHELLS, ANGULAR_SHELLS, ANGULAR_ORDER = 10, 3, 3
-"""Radial functions of the densities and of the angular moments, and largest power of the cosine."""
-
-NEAREST = 0.8
-"""Where the first radial function begins, in angstrom."""
-
 MOST_AXES, MOST_WAVES, MOST_BLOCKS = 64, 1024, 512
 """Most principal axes of the densities, most random waves, and most sums of axes by element."""
 
 WIDTH = 2.0
 """Length scale of the waves, in median distances of two atoms."""
 
-PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
-"""Ridge penalties to choose from on ``val``, relative to the mean square of the features."""
-
 _SAMPLE = 500
 """Atoms in each of the two groups whose distances are measured."""
 
+Form = Literal["value", "class", "vector", "unit", "traceless"]
+"""What a regression predicts: numbers, logarithms of probabilities, a vector, or a multiple of the
+unit tensor and the rest of a symmetric tensor, which add up."""
+
+Pool = Literal["none", "sum", "mean", "volume"]
+"""How atoms add up to a structure: not at all, or by their sum, mean, or sum over the volume."""
+
+FORMS: Mapping[str, tuple[Form, ...]] = {
+    "scalar": ("value",),
+    "spectrum": ("value",),
+    "class": ("class",),
+    "vector": ("vector",),
+    "tensor": ("traceless", "unit"),
+}
+"""The parts of a target by its shape, in alphabetical order."""
+
+BASES: Mapping[Form, np.ndarray] = {"unit": np.eye(3).reshape(1, 9), "traceless": TRACELESS}
+"""Orthogonal tensors that a part predicts the multiples of, [W, 9]."""
+
+Kind = Literal["invariant", "vector", "traceless"]
+"""Kind of features: whether and how they turn with the structure."""
+
 
 class ElementModel(Protocol):
-    """A prediction from the elements alone, such as ``baselines.CompositionModel``."""
+    """A prediction without the surroundings of atoms, such as ``baselines.CompositionModel``."""
 
     def predict(self, columns: Columns) -> np.ndarray:
         """Return the predictions for all rows of the target, [R, T]."""
 
 
-def element_channels(elements: Sequence[int]) -> np.ndarray:
-    """Return the weight of a neighbour of each element in each channel, [119, C].
+@dataclass(frozen=True)
+class ChargeMoment:
+    """The dipole of a total charge at the centre of geometry about the centre of mass."""
+
+    attribute: str
+    """Attribute with the total charge in e."""
+
+    def predict(self, columns: Columns) -> np.ndarray:
+        """Return the dipole of each structure in e angstrom, [G, 3]."""
+        masses = atomic_masses[columns.numbers][:, None]
+        total = np.maximum(_sum_atoms(columns, masses), 1e-6)
+        shift = _mean_positions(columns) - _sum_atoms(columns, masses * columns.positions) / total
+        moments: np.ndarray = columns.attributes[self.attribute][:, None] * shift
+        return moments
+
+
+def find_start(
+    baseline: ElementModel | None, origin: str | None, charge: str | None
+) -> ElementModel | None:
+    """Return what a regression corrects: the prediction from the elements, or that of a charge.
 
     Args:
-        elements: atomic numbers that the training data have.
+        baseline: prediction from the elements alone, if there is one.
+        origin: ``origin`` of the target.
+        charge: attribute with the total charge, of dipoles of ions.
     """
-    if len(elements) <= MOST_CHANNELS:
-        own = np.zeros((119, len(elements)))
-        own[list(elements), np.arange(len(elements))] = 1.0
-        return own
-    number, closed = np.arange(119), np.array([0, 2, 10, 18, 36, 54, 86, 118])
-    period = np.searchsorted(closed, number)
-    before = closed[np.maximum(period - 1, 0)]
-    filled = (number - before) / np.maximum(closed[period] - before, 1)
-    properties = np.stack([period, filled, covalent_radii[:119]], axis=1)
-    known = properties[list(elements)]
-    scaled = (properties - known.mean(axis=0)) / np.maximum(known.std(axis=0), 1e-9)
-    return np.concatenate([np.ones((119, 1)), scaled], axis=1)
+    return ChargeMoment(charge) if charge is not None and origin == "mass" else baseline
 
 
-def describe_atoms(columns: Columns, cutoff: float, channels: np.ndarray) -> np.ndarray:
-    """Compute the densities around each atom, which do not change with rotation, [N, B].
+def _sum_atoms(
+    columns: Columns, values: np.ndarray, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """Return sums over the atoms of each structure, [G, ...].
 
     Args:
-        columns: graphs with all edges up to the cutoff; longer ones are left out.
-        cutoff: where all densities end smoothly, in angstrom.
-        channels: as ``element_channels`` returns, [119, C].
-    """
-    sender, receiver, vectors, lengths = _near_neighbors(columns, cutoff)
-    nodes, count = len(columns.numbers), channels.shape[1]
-    weights = channels[columns.numbers[sender]]
-    edge, channel = np.nonzero(weights)
-    place = receiver[edge] * count + channel
-    shape = (nodes * count, len(lengths))
-    gather = csr_array((weights[edge, channel], (place, edge)), shape=shape)
-    parts = [(gather @ _radial_functions(lengths, cutoff, SHELLS)).reshape(nodes, -1)]
-    radial = _radial_functions(lengths, cutoff, ANGULAR_SHELLS)[:, :, None]
-    directions = vectors / np.maximum(lengths, 1e-9)[:, None]
-    first, second = np.triu_indices(count)
-    for order in range(1, ANGULAR_ORDER + 1):
-        angular = _angular_moments(directions, order)
-        summed = gather @ (radial * angular[:, None, :]).reshape(len(lengths), -1)
-        moments = summed.reshape(nodes, count, ANGULAR_SHELLS, angular.shape[1])
-        products = np.einsum("nckm,ndkm->ncdk", moments, moments, optimize=True)
-        parts.append(products[:, first, second].reshape(nodes, -1))
-    return np.concatenate(parts, axis=1)
-
-
-def _near_neighbors(
-    columns: Columns, cutoff: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Find the edges that are shorter than a cutoff.
+        columns: the structures.
+        values: values of the atoms, [N, ...].
+        weights: weights of each atom in several sums, [N, C]; many are 0. None for one sum.
 
     Returns:
-        Sender and receiver, [E]; vectors, [E, 3], and lengths, [E], in angstrom.
+        With weights [G, C, ...].
     """
-    graph = np.repeat(np.arange(columns.num_graphs), np.diff(columns.edge_offset))
-    sender, receiver = (columns.edges + columns.node_offset[:-1][graph][:, None]).T
-    shift = np.einsum("ek,ekx->ex", columns.edge_shift, columns.cell[graph])
-    vectors = columns.positions[receiver] + shift - columns.positions[sender]
-    lengths = np.linalg.norm(vectors, axis=1)
-    near = lengths < cutoff
-    return sender[near], receiver[near], vectors[near], lengths[near]
+    weights = np.ones((len(values), 1)) if (alone := weights is None) else weights
+    atoms, place = np.nonzero(weights)
+    graph = np.repeat(np.arange(columns.num_graphs), columns.num_nodes())
+    graphs, count = columns.num_graphs, weights.shape[1]
+    where = (graph[atoms] * count + place, atoms)
+    gather = csr_array((weights[atoms, place], where), shape=(graphs * count, len(values)))
+    sums: np.ndarray = gather @ values.reshape(len(values), -1)
+    return sums.reshape(graphs, *(() if alone else (count,)), *values.shape[1:])
 
 
-def _radial_functions(lengths: np.ndarray, cutoff: float, count: int) -> np.ndarray:
-    """Return Gaussians of the lengths, [E, count], which fall to 0 at the cutoff in angstrom."""
-    width = (cutoff - min(NEAREST, cutoff / 2)) / count
-    centers = cutoff - width * (np.arange(count) + 0.5)
-    envelope = 0.5 * (1.0 + np.cos(np.pi * lengths / cutoff))
-    gaussians: np.ndarray = np.exp(-0.5 * ((lengths[:, None] - centers) / width) ** 2)
-    return gaussians * envelope[:, None]
+def _mean_positions(columns: Columns) -> np.ndarray:
+    """Return the mean position of the atoms of each structure in angstrom, [G, 3]."""
+    means: np.ndarray = _sum_atoms(columns, columns.positions) / _divisor(columns, "mean")
+    return means
 
 
-def _angular_moments(directions: np.ndarray, order: int) -> np.ndarray:
-    """Return products of components, whose dot product is the cosine to the power of ``order``.
-
-    Args:
-        directions: unit vectors, [E, 3].
-        order: number of factors of a product.
-    """
-    moments = []
-    for axes in combinations_with_replacement(range(3), order):
-        ways = factorial(order)
-        for axis in range(3):
-            ways //= factorial(axes.count(axis))
-        moments.append(np.sqrt(ways) * directions[:, list(axes)].prod(axis=1))
-    return np.stack(moments, axis=1)
+def _divisor(columns: Columns, pool: Pool) -> np.ndarray:
+    """Return what the sums over the atoms of each structure are divided by, [G, 1]."""
+    if pool == "mean":
+        return np.maximum(columns.num_nodes(), 1)[:, None].astype(np.float64)
+    if pool == "volume":
+        volumes = np.abs(np.linalg.det(columns.cell))
+        return np.where(volumes > 0.0, volumes, np.inf)[:, None]
+    return np.ones((columns.num_graphs, 1))
 
 
 @dataclass(frozen=True)
@@ -172,32 +176,83 @@ class LocalBasis:
         """Weights of elements in the channels, [119, C]."""
         return element_channels(self.elements.tolist())
 
-    def compute_features(self, columns: Columns, pool: str) -> np.ndarray:
-        """Compute the features of the rows of a target, [R, D].
+    def compute_features(self, columns: Columns, kind: Kind, pool: Pool) -> np.ndarray:
+        """Compute the features of the rows of a target.
 
         Args:
             columns: graphs with all edges up to the cutoff.
-            pool: ``sum`` or ``mean`` over the atoms of a graph, or ``none`` for rows of atoms.
+            kind: whether and how they turn.
+            pool: how atoms add up; sums of what turns also have charges times positions.
+
+        Returns:
+            [R, D]; for what turns with the structure, [R, W, D].
+        """
+        if kind == "invariant":
+            return self._invariants(columns, pool)
+        order: Literal[1, 2] = 1 if kind == "vector" else 2
+        arrows = describe_directions(columns, self.cutoff, self.channels, order)
+        if pool == "none":
+            return arrows
+        by_channel = _sum_atoms(columns, arrows, self.channels[columns.numbers]).swapaxes(1, 2)
+        pooled = by_channel.reshape(columns.num_graphs, arrows.shape[1], -1)
+        if pool == "sum":
+            pooled = np.concatenate([pooled, self._moments(columns, order)], axis=2)
+        features: np.ndarray = pooled / _divisor(columns, pool)[:, :, None]
+        return features
+
+    def find_kinds(self, columns: Columns, pool: Pool) -> np.ndarray:
+        """Return the place in ``elements`` of each atom, -1 for another element, [N]; 0 for graphs.
+
+        Args:
+            columns: the graphs.
+            pool: ``none`` for rows of atoms.
+        """
+        if pool != "none":
+            return np.zeros(columns.num_graphs, dtype=np.int64)
+        kind = np.searchsorted(self.elements, columns.numbers).clip(max=len(self.elements) - 1)
+        return np.where(self.elements[kind] == columns.numbers, kind, -1)
+
+    def _moments(self, columns: Columns, order: Literal[1, 2]) -> np.ndarray:
+        """Return sums of waves and channels times positions from the centre, or their products.
+
+        Args:
+            columns: molecules.
+            order: 1 for positions, 2 for products of two components without their trace.
+
+        Returns:
+            [G, 3 or 5, M + C].
+        """
+        waves, *_ = self._waves(columns)
+        charges = np.concatenate([waves, self.channels[columns.numbers]], axis=1)
+        arms = columns.positions - np.repeat(_mean_positions(columns), columns.num_nodes(), axis=0)
+        if order == 2:
+            arms = (arms[:, :, None] * arms[:, None, :]).reshape(-1, 9) @ TRACELESS.T
+        return np.stack([_sum_atoms(columns, charges * arm[:, None]) for arm in arms.T], axis=1)
+
+    def _waves(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Compute the waves of each atom; those of unknown elements are 0.
+
+        Returns:
+            Waves, [N, M]; densities on the axes, [N, P]; place of each element in ``elements``, or
+            -1 for another, [N].
         """
         densities = describe_atoms(columns, self.cutoff, self.channels)
         points = (densities - self.mean) @ self.axes
-        kind = np.searchsorted(self.elements, columns.numbers).clip(max=len(self.elements) - 1)
-        known = self.elements[kind] == columns.numbers
-        scale = np.sqrt(2.0 / max(self.phases.shape[1], 1))
-        waves = scale * np.cos(points @ self.frequencies + self.phases[kind]) * known[:, None]
+        kind = self.find_kinds(columns, "none")
+        known, scale = (kind >= 0)[:, None], np.sqrt(2.0 / max(self.phases.shape[1], 1))
+        waves = scale * np.cos(points @ self.frequencies + self.phases[kind]) * known
+        return waves, points * known, kind
+
+    def _invariants(self, columns: Columns, pool: Pool) -> np.ndarray:
+        """Return waves, and densities on the axes: sums over a structure by element, [R, D]."""
+        waves, points, kind = self._waves(columns)
         if pool == "none":
-            return np.concatenate([waves, points * known[:, None]], axis=1)
-        sizes, atoms = columns.num_nodes(), np.flatnonzero(known)
-        graph = np.repeat(np.arange(columns.num_graphs), sizes)[atoms]
+            return np.concatenate([waves, points], axis=1)
         block = max(1, MOST_BLOCKS // len(self.elements))
-        kinds = len(self.elements) * columns.num_graphs
-        place = graph * len(self.elements) + kind[atoms]
-        ones = np.ones(len(atoms))
-        by_graph = csr_array((ones, (graph, atoms)), shape=(columns.num_graphs, len(known)))
-        by_kind = csr_array((ones, (place, atoms)), shape=(kinds, len(known)))
-        blocks = (by_kind @ points[:, :block]).reshape(columns.num_graphs, -1)
-        divisor = np.maximum(sizes, 1)[:, None] if pool == "mean" else 1
-        features: np.ndarray = np.concatenate([by_graph @ waves, blocks], axis=1) / divisor
+        own = (kind[:, None] == np.arange(len(self.elements))).astype(np.float64)
+        blocks = _sum_atoms(columns, points[:, :block], own).reshape(columns.num_graphs, -1)
+        pooled = np.concatenate([_sum_atoms(columns, waves), blocks], axis=1)
+        features: np.ndarray = pooled / _divisor(columns, pool)
         return features
 
 
@@ -233,14 +288,72 @@ def fit_basis(train: Sequence[Columns], cutoff: float) -> LocalBasis:
     )
 
 
-class LocalHead(NamedTuple):
-    """The regression of one target."""
+class LocalPart(NamedTuple):
+    """The regression of a target, or of one of the parts that add up to a tensor."""
 
-    pool: str
+    form: Form
+    """What it predicts."""
+    pool: Pool
     """As in ``LocalBasis.compute_features``."""
     weights: np.ndarray
     """Weight of each feature, and a constant last, [S, D + 1, T] for values of atoms, [1, D + 1, T]
-    for those of structures."""
+    for those of structures; without a constant, [S or 1, D, 1], for what turns with them."""
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of its features."""
+        return _kind_of(self.form)
+
+    @property
+    def width(self) -> int:
+        """Number of components of the target."""
+        if self.form in BASES:
+            return 9
+        return 3 if self.form == "vector" else self.weights.shape[2]
+
+    def predict(self, rows: Rows, kinds: np.ndarray) -> np.ndarray:
+        """Predict the components of the target, [R, T].
+
+        Args:
+            rows: features, and what the regression adds to.
+            kinds: as ``LocalBasis.find_kinds`` returns them, [R].
+        """
+        values = rows.start.copy()
+        for kind, weights in enumerate(self.weights):
+            own = kinds == kind
+            values[own] += apply_weights(rows.features[own], weights)
+        if self.form == "class":
+            values = softmax(values, axis=1)
+        return values @ BASES[self.form] if self.form in BASES else values
+
+
+def _kind_of(form: Form) -> Kind:
+    return form if form in ("vector", "traceless") else "invariant"
+
+
+def _project(values: np.ndarray, form: Form) -> np.ndarray:
+    """Return the multiples of the tensors of a part, [R, W], in values, [R, T], or these values."""
+    if form not in BASES:
+        return values
+    multiples: np.ndarray = values @ (BASES[form] / np.square(BASES[form]).sum(axis=1)[:, None]).T
+    return multiples
+
+
+def _start_part(
+    columns: Columns, start: ElementModel | None, form: Form, shape: tuple[int, int]
+) -> np.ndarray:
+    """Return what a regression adds to, [R, W], of a class logarithms of probabilities.
+
+    Elements have no directions: a part without trace begins with 0.
+
+    Args:
+        columns: the graphs.
+        start: prediction of all components of the target, if there is one.
+        form: what the regression predicts.
+        shape: rows and components of the target.
+    """
+    values = np.zeros(shape) if start is None or form == "traceless" else start.predict(columns)
+    return np.log(as_probabilities(values)) if form == "class" else _project(values, form)
 
 
 @dataclass(frozen=True)
@@ -249,68 +362,60 @@ class LocalModels:
 
     basis: LocalBasis
     """Features that the targets share."""
-    heads: Mapping[str, LocalHead]
-    """By name of the target."""
+    heads: Mapping[str, tuple[LocalPart, ...]]
+    """By name of the target: its parts, which add up."""
 
-    def predict(self, name: str, columns: Columns, baseline: ElementModel) -> np.ndarray:
-        """Predict all rows of a target, [R, T].
+    def predict(self, name: str, columns: Columns, start: ElementModel | None) -> np.ndarray:
+        """Predict all rows of a target, [R, T]; of a class its probabilities.
 
         Args:
             name: name of the target.
             columns: graphs with all edges up to the cutoff of the basis.
-            baseline: prediction from the elements alone, which this one corrects.
+            start: what the regression corrects, as ``find_start`` returns it.
         """
-        return self.predict_heads(columns, {name: baseline})[name]
+        return self.predict_heads(columns, {name: start})[name]
 
     def predict_heads(
-        self, columns: Columns, baselines: Mapping[str, ElementModel]
+        self, columns: Columns, starts: Mapping[str, ElementModel | None]
     ) -> dict[str, np.ndarray]:
         """Predict all rows of some targets, which share their features.
 
         Args:
             columns: graphs with all edges up to the cutoff of the basis.
-            baselines: predictions from the elements alone, by name of the target.
+            starts: what the regressions correct, by name of the target.
 
         Returns:
             By name, [R, T].
         """
-        pools = {self.heads[name].pool for name in baselines}
-        features = {pool: self.basis.compute_features(columns, pool) for pool in sorted(pools)}
-        return {
-            name: baseline.predict(columns)
-            + self._correct(self.heads[name], columns, features[self.heads[name].pool])
-            for name, baseline in baselines.items()
-        }
-
-    def _correct(self, head: LocalHead, columns: Columns, features: np.ndarray) -> np.ndarray:
-        """Return what a regression adds to the prediction from the elements, [R, T].
-
-        Args:
-            head: the regression.
-            columns: the graphs.
-            features: of the rows, [R, D].
-        """
-        if head.pool != "none":
-            return _apply(features, head.weights[0])
-        values = np.zeros((len(features), head.weights.shape[2]))
-        for kind, number in enumerate(self.basis.elements.tolist()):
-            rows = columns.numbers == number
-            values[rows] = _apply(features[rows], head.weights[kind])
-        return values
+        keys = {(part.kind, part.pool) for name in starts for part in self.heads[name]}
+        features = {key: self.basis.compute_features(columns, *key) for key in sorted(keys)}
+        predictions = {}
+        for name, start in starts.items():
+            parts = []
+            for part in self.heads[name]:
+                some = features[part.kind, part.pool]
+                begin = _start_part(columns, start, part.form, (len(some), part.width))
+                kinds = self.basis.find_kinds(columns, part.pool)
+                parts.append(part.predict(Rows(some, begin, begin), kinds))
+            predictions[name] = sum(parts[1:], parts[0])
+        return predictions
 
     def as_arrays(self) -> dict[str, np.ndarray]:
         """Return the models as arrays of a file, in single precision but for the cutoff.
 
         Returns:
-            By name: those of ``LocalBasis``, and ``POOL/NAME`` with the weights of each target.
+            By name: those of ``LocalBasis``, and the weights of each target as ``POOL/NAME``, or
+            ``POOL.FORM/NAME`` where they predict no numbers.
         """
-        single = {
-            key: getattr(self.basis, key).astype(np.float32)
-            for key in ("mean", "axes", "frequencies", "phases")
+        keys = ("mean", "axes", "frequencies", "phases")
+        double = {key: getattr(self.basis, key) for key in keys} | {
+            f"{pool}{'' if form == 'value' else f'.{form}'}/{name}": weights
+            for name, parts in self.heads.items()
+            for form, pool, weights in parts
         }
-        weights = {f"{h.pool}/{n}": h.weights.astype(np.float32) for n, h in self.heads.items()}
-        cutoff = np.array([self.basis.cutoff])
-        return {"cutoff": cutoff, "elements": self.basis.elements, **single, **weights}
+        # safetensors writes the bytes of arrays in column order as if they were in row order
+        single = {key: values.astype(np.float32, order="C") for key, values in double.items()}
+        return {"cutoff": np.array([self.basis.cutoff]), "elements": self.basis.elements, **single}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Self:
@@ -329,10 +434,14 @@ class LocalModels:
         }
         fields = ("elements", "mean", "axes", "frequencies", "phases")
         basis = LocalBasis(float(double["cutoff"].item()), *(double.pop(key) for key in fields))
-        heads = {}
+        heads: dict[str, tuple[LocalPart, ...]] = {}
         for key in sorted(set(double) - {"cutoff"}):
-            pool, _, name = key.partition("/")
-            heads[name] = LocalHead(pool, double[key])
+            where, _, name = key.partition("/")
+            pool, _, form = where.partition(".")
+            if pool not in get_args(Pool) or (form or "value") not in get_args(Form):
+                raise ValueError("parts of local descriptors are of no such kind; get it again.")
+            part = LocalPart(cast("Form", form or "value"), cast("Pool", pool), double[key])
+            heads[name] = (*heads.get(name, ()), part)
         models = cls(basis, heads)
         _check_models(models)
         return models
@@ -382,23 +491,34 @@ def _check_models(models: LocalModels) -> None:
     pairs = channels * (channels + 1) // 2
     densities = channels * SHELLS + ANGULAR_ORDER * ANGULAR_SHELLS * pairs
     axes, waves = basis.frequencies.shape
-    block = min(axes, max(1, MOST_BLOCKS // count))
     wanted = [
         (basis.mean, (densities,)),
         (basis.axes, (densities, axes)),
         (basis.frequencies, (axes, waves)),
         (basis.phases, (count, waves)),
     ]
-    for head in models.heads.values():
-        node = head.pool == "none"
-        features = waves + (axes if node else count * block)
-        if head.pool not in ("none", "sum", "mean") or head.weights.ndim != 3:
-            raise ValueError("weights of local descriptors have no such shape; get it again.")
-        shape = (count if node else 1, features + 1, head.weights.shape[2])
-        wanted.append((head.weights, shape))
+    for parts in models.heads.values():
+        if tuple(part.form for part in parts) not in FORMS.values():
+            raise ValueError("parts of local descriptors do not add up; get it again.")
+        if len({part.pool for part in parts}) > 1:
+            raise ValueError("parts of local descriptors are of other atoms; get it again.")
+        wanted += [(part.weights, _shape_of(part, basis)) for part in parts]
     for array, shape in wanted:
         if array.shape != shape or not np.isfinite(array).all():
             raise ValueError("arrays of local descriptors do not fit; get it again.")
+
+
+def _shape_of(part: LocalPart, basis: LocalBasis) -> tuple[int, ...]:
+    """Return the shape that the weights of a regression must have."""
+    node, (count, waves) = part.pool == "none", basis.phases.shape
+    channels, axes = basis.channels.shape[1], basis.frequencies.shape[0]
+    if part.kind == "invariant":
+        block = count * min(axes, max(1, MOST_BLOCKS // count))
+        width = 1 if part.form == "unit" else part.weights.shape[-1]
+        return (count if node else 1, waves + (axes if node else block) + 1, width)
+    features = channels * SHELLS * (1 if node else channels)
+    charges = waves + channels if part.pool == "sum" else 0
+    return (count if node else 1, features + charges, 1)
 
 
 def fit_local_models(
@@ -410,150 +530,98 @@ def fit_local_models(
     cutoff: float,
     refit: bool = False,
 ) -> LocalModels | None:
-    """Fit the regressions of all scalar targets that have a prediction from the elements alone.
+    """Fit the regressions of all targets that have labels, or return None where none has.
 
     Args:
         targets: the targets by name.
-        baselines: the predictions from the elements, by target.
+        baselines: the predictions from the elements, by target, where it has one.
         train: graphs of the training split, in pieces of at most ``MOST_ATOMS`` atoms together.
         val: graphs of the validation split, in pieces; they choose the penalties.
         cutoff: shortest cutoff of the members in angstrom; densities end at most at ``LONGEST``.
         refit: whether ``val``, too, is fitted once it has chosen the penalties.
-
-    Returns:
-        None where there is no such target, or no graph.
     """
-    names = [name for name in baselines if targets[name]["shape"] == "scalar"]
-    if not names or not (splits := ([*train], [*val]))[0]:
+    splits = [*train], [*val]
+    names = [name for name in targets if any(piece.masks[name].any() for piece in splits[0])]
+    if not names:
         return None
-    basis = fit_basis(splits[0], min(cutoff, LONGEST))
-    pools = {name: _pool_of(targets[name]) for name in names}
-    heads = {}
-    for pool in dict.fromkeys(pools.values()):
-        features = [[basis.compute_features(piece, pool) for piece in split] for split in splits]
-        for name in (name for name in names if pools[name] == pool):
+    basis, features = fit_basis(splits[0], min(cutoff, LONGEST)), _Features()
+    heads: dict[str, tuple[LocalPart, ...]] = {}
+    for name in names:
+        target, pool, parts = targets[name], _pool_of(targets[name]), list[LocalPart]()
+        start = find_start(baselines.get(name), target.get("origin"), target.get("charge"))
+        for form in FORMS[target["shape"]]:
+            if (key := (_kind_of(form), pool)) not in features:
+                features[key] = [[basis.compute_features(p, *key) for p in s] for s in splits]
             rows = [
-                _gather_rows(name, some, pieces, baselines[name])
-                for some, pieces in zip(features, splits, strict=True)
+                _gather_rows(basis, (name, form, pool), some, pieces, start)
+                for some, pieces in zip(features[key], splits, strict=True)
             ]
-            kinds = basis.elements.tolist() if pool == "none" else [0]
-            of_kinds = ([part.of_kind(kind) for part in rows] for kind in kinds)
-            weights = [_fit_ridge(*parts, refit=refit) for parts in of_kinds]
-            heads[name] = LocalHead(pool, np.stack(weights))
+            count = len(basis.elements) if pool == "none" else 1
+            parts.append(LocalPart(form, pool, _fit(form, rows, count, refit=refit)))
+        heads[name] = tuple(parts)
     return LocalModels(basis, heads)
 
 
-def _pool_of(target: TargetStats) -> str:
+_Features = dict[tuple[Kind, Pool], list[list[np.ndarray]]]
+"""Features of all rows of each piece of both splits."""
+
+
+def _fit(
+    form: Form, rows: Sequence[tuple[Rows, np.ndarray]], count: int, *, refit: bool
+) -> np.ndarray:
+    """Fit one regression for each kind of rows.
+
+    Args:
+        form: what is predicted.
+        rows: rows and their kinds, of the training split and of what chooses the penalty.
+        count: number of kinds.
+        refit: whether the latter are fitted, too.
+
+    Returns:
+        The weights of all kinds, as in ``LocalPart``.
+    """
+    fit = fit_softmax if form == "class" else fit_ridge
+    of_kinds = ([some.take(kinds == kind) for some, kinds in rows] for kind in range(count))
+    return np.stack([fit(*parts, refit=refit) for parts in of_kinds])
+
+
+def _pool_of(target: TargetStats) -> Pool:
+    """Return how the atoms of a target add up."""
     if target["level"] == "node":
         return "none"
-    return "sum" if target.get("energy") == "total" else "mean"
-
-
-class _Rows(NamedTuple):
-    """Labelled rows of a target."""
-
-    features: np.ndarray
-    """[R, D]."""
-    residual: np.ndarray
-    """Labels minus the prediction from the elements alone, [R, T]."""
-    kind: np.ndarray
-    """Atomic number of each row's atom, 0 where a row is a structure, [R]."""
-
-    def of_kind(self, kind: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return features and residuals of one kind.
-
-        Returns:
-            [r, D] and [r, T].
-        """
-        rows = self.kind == kind
-        return self.features[rows], self.residual[rows]
+    if target.get("derived_from"):  # stress
+        return "volume"
+    if target.get("energy") == "total" or reads_positions(target):
+        return "sum"
+    return "mean"
 
 
 def _gather_rows(
-    name: str,
+    basis: LocalBasis,
+    part: tuple[str, Form, Pool],
     features: Sequence[np.ndarray],
     pieces: Sequence[Columns],
-    baseline: ElementModel,
-) -> _Rows:
+    start: ElementModel | None,
+) -> tuple[Rows, np.ndarray]:
     """Gather the labelled rows of a target in some pieces.
 
     Args:
-        name: name of the target.
+        basis: features of atoms.
+        part: name of the target, form and pool.
         features: of all rows of each piece.
         pieces: the pieces.
-        baseline: prediction from the elements alone.
-    """
-    if not pieces:
-        return _Rows(np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0))
-    rows = []
-    for some, piece in zip(features, pieces, strict=True):
-        mask, residual = piece.masks[name], piece.targets[name] - baseline.predict(piece)
-        rows.append((some[mask], residual[mask], _kinds(piece, name)[mask]))
-    return _Rows(*map(np.concatenate, zip(*rows, strict=True)))
-
-
-def _kinds(columns: Columns, name: str) -> np.ndarray:
-    node = columns.levels[name] == "node"
-    return columns.numbers if node else np.zeros(columns.num_graphs, dtype=np.int64)
-
-
-def _apply(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the predictions of weights, of which the last is a constant, [R, T]."""
-    values: np.ndarray = features @ weights[:-1] + weights[-1]
-    return values
-
-
-def _fit_ridge(
-    train: tuple[np.ndarray, np.ndarray], val: tuple[np.ndarray, np.ndarray], *, refit: bool
-) -> np.ndarray:
-    """Fit a ridge regression with the penalty that predicts ``val`` best; the largest without any.
-
-    Args:
-        train: features, [R, D], and values, [R, T].
-        val: likewise.
-        refit: whether ``val``, too, is fitted with that penalty.
+        start: what the regression corrects.
 
     Returns:
-        Weights, and a constant last, [D + 1, T]; 0 for fewer than two rows.
+        The rows, and the place of each in the weights, [R].
     """
-    features, values = train
-    best = np.zeros((features.shape[1] + 1, values.shape[1]))
-    if len(features) < 2:
-        return best
-    smallest, chosen = np.inf, PENALTIES[-1]
-    for penalty, weights in _solve_ridge(features, values, PENALTIES[::-1]):
-        if not len(val[0]):
-            return weights
-        error = float(np.abs(_apply(val[0], weights) - val[1]).sum())
-        if error < smallest:
-            best, smallest, chosen = weights, error, penalty
-    if refit:
-        features, values = (np.concatenate(parts) for parts in zip(train, val, strict=True))
-        [(_, best)] = _solve_ridge(features, values, (chosen,))
-    return best
-
-
-def _solve_ridge(
-    features: np.ndarray, values: np.ndarray, penalties: Sequence[float]
-) -> Iterator[tuple[float, np.ndarray]]:
-    """Solve ridge regressions with several penalties.
-
-    Args:
-        features: [R, D].
-        values: [R, T].
-        penalties: relative to the mean square of the features.
-
-    Yields:
-        Each penalty, and the weights with a constant last, [D + 1, T].
-    """
-    count, width = features.shape
-    mean, constant = features.mean(axis=0), values.mean(axis=0)
-    centred, rest = features - mean, values - constant
-    dual = count < width
-    gram = centred @ centred.T if dual else centred.T @ centred
-    right = rest if dual else centred.T @ rest
-    scale = max(float(np.trace(gram)) / width, 1e-30)
-    for penalty in penalties:
-        solved = np.linalg.solve(gram + penalty * scale * np.eye(len(gram)), right)
-        weights = centred.T @ solved if dual else solved
-        yield penalty, np.concatenate([weights, (constant - mean @ weights)[None]])
+    if not pieces:
+        return Rows(*(np.zeros((0, 0)),) * 3), np.zeros(0)
+    name, form, pool = part
+    rows, kinds = [], []
+    for some, piece in zip(features, pieces, strict=True):
+        mask, labels = piece.masks[name], piece.targets[name]
+        begin = _start_part(piece, start, form, labels.shape)
+        rows.append(Rows(some, _project(labels, form), begin).take(mask))
+        kinds.append(basis.find_kinds(piece, pool)[mask])
+    return Rows(*map(np.concatenate, zip(*rows, strict=True))), np.concatenate(kinds)

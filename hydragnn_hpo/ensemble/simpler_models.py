@@ -1,9 +1,9 @@
 """Fit the predictions that an ensemble is compared with, and let one join where it helps.
 
-A regression on local descriptors is compared in all scalar heads. It may join those that are no
-energies, since it has no derivatives, as one more configuration: fitted on what the nets were
-trained on, without a fold where these were, and weighted by its errors on structures that it has
-not seen (Law 6).
+A regression on local descriptors is compared in all heads. It may join scalars that are no
+energies, as it has no derivatives, as one more configuration: fitted on what the nets were trained
+on, without a fold where these were, and weighted by its errors on structures that it has not seen
+(Law 6).
 
 Shapes: C candidates, K regressions (one, or one for each fold), R rows of a head, w components.
 """
@@ -57,7 +57,7 @@ class SimplerModels(NamedTuple):
     baselines: dict[str, CompositionModel]
     """Predictions from the elements alone, by head; vectors per atom have none."""
     local: LocalModels | None
-    """Predictions from local descriptors, of scalar heads; None without any."""
+    """Predictions from local descriptors, by head; None where nothing is labelled."""
     temperatures: Mapping[str, float] = MappingProxyType({})
     """Temperatures of the best trial alone, by head of classes; empty before they are fitted."""
 
@@ -76,7 +76,7 @@ def _fit_models(
     val: np.ndarray,
     refit: bool = False,
 ) -> SimplerModels:
-    """Fit the predictions from the elements, and from local descriptors on a sample of many atoms.
+    """Fit the predictions from the elements, and from local descriptors on samples of many atoms.
 
     Args:
         context: data shared by all steps of the build.
@@ -95,18 +95,23 @@ def _fit_models(
         for name, target in targets.items()
     }
     baselines = {name: fit for name, fit in fits.items() if fit is not None}
-    seed = derive_seed(context.campaign.seed, "ensemble", "local descriptors")
-    rows = train[np.random.default_rng(seed).permutation(len(train))]
-    chosen = np.cumsum(context.graphs.num_nodes()[rows]) <= MOST_ATOMS
     local = fit_local_models(
         targets,
         baselines,
-        train=context.take(np.sort(rows[chosen])),
-        val=context.take(val),
+        train=context.take(_draw_rows(context, train)),
+        val=context.take(_draw_rows(context, val)),
         cutoff=min(candidate.config.model.cutoff for candidate in context.candidates),
         refit=refit,
     )
     return SimplerModels(baselines, local)
+
+
+def _draw_rows(context: BuildContext, rows: np.ndarray) -> np.ndarray:
+    """Return graphs of at most ``MOST_ATOMS`` atoms together, drawn from ``rows``, ascending."""
+    seed = derive_seed(context.campaign.seed, "ensemble", "local descriptors")
+    drawn = rows[np.random.default_rng(seed).permutation(len(rows))]
+    chosen = np.cumsum(context.graphs.num_nodes()[drawn]) <= MOST_ATOMS
+    return np.sort(drawn[chosen])
 
 
 def can_join(target: TargetStats) -> bool:

@@ -316,9 +316,12 @@ def _collect_class_evidence(
 ) -> HeadEvidence:
     """Complete the evidence of a class: its errors are log-losses, its intervals sets."""
     own = log_losses(predicted.mean, predicted.truth)
+    others = dict(rows.others)
+    if "elements" in others:
+        others["elements"] = as_probabilities(others["elements"])
     rivals = {
-        key: compare(own, log_losses(as_probabilities(other), predicted.truth), rows.group)
-        for key, other in rows.others.items()
+        key: compare(own, log_losses(other, predicted.truth), rows.group)
+        for key, other in others.items()
     }
     sets = class_sets(predicted.mean, calibration, 0.9, predicted.stratum)[1]
     inside = (sets * predicted.truth).sum(axis=1)
@@ -332,6 +335,7 @@ def _collect_class_evidence(
         kinds=cover_kinds(inside, rows.group, rows.kinds),
         mean=rivals.get("mean"),
         elements=rivals.get("elements"),
+        descriptor=rivals.get("descriptor"),
         single=rivals.get("single"),
     )
 

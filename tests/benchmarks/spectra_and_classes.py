@@ -76,7 +76,8 @@ def main(folder: Path, spectra: Path) -> None:
         command = [sys.executable, "-m", "hydragnn_hpo", "run", str(campaign), "--run", str(run)]
         subprocess.run(command, check=True, stdout=sys.stderr)
         scores = json.loads((run / "report/ensemble.json").read_text())["heads"][head]
-        shown = ("test_rows", "mean_baseline_mae", "elements_mae", "test_mae", "coverage90")
+        simple = ("mean_baseline_mae", "elements_mae", "descriptor_mae")
+        shown = ("test_rows", *simple, "test_mae", "coverage90")
         more = [key for key in ("accuracy", "auc", "ece") if key in scores]
         print(head, *(f"{key} {scores[key]:.4g}" for key in (*shown, *more)))
 

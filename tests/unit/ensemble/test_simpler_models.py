@@ -14,13 +14,20 @@ from unit.ensemble.conftest import campaign_text
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import LOCAL_MEMBER, LOCAL_MEMBERS, read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
+from hydragnn_hpo.ensemble.candidates import open_build_context
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.local_members import shift_to_sum
 from hydragnn_hpo.ensemble.member_selection import ScoredHead
 from hydragnn_hpo.ensemble.prune import prune_members
-from hydragnn_hpo.ensemble.simpler_models import can_join, is_promising, judge_joining
+from hydragnn_hpo.ensemble.simpler_models import (
+    can_join,
+    fit_simpler_models,
+    is_promising,
+    judge_joining,
+)
 from hydragnn_hpo.ensemble.torch_export import check_exportable
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.layout import RunDir
 
 ALONE = np.ones(1)
 """Weights of the nets where there is one."""
@@ -76,6 +83,22 @@ def test_energies_and_their_derivatives_have_no_regression() -> None:
     assert not can_join({**scalar, "energy": "per_atom"})
     assert not can_join({"shape": "vector", "level": "node", "derived_from": "energy"})
     assert not can_join({"shape": "spectrum", "level": "graph"})
+
+
+def test_both_splits_are_sampled_where_they_have_many_atoms(monkeypatch, make_run) -> None:
+    context = open_build_context(RunDir(make_run()), 0)
+    atoms = context.graphs.num_nodes()
+    drawn: list[np.ndarray] = []
+    take = context.take
+    monkeypatch.setattr(type(context), "take", lambda self, rows: drawn.append(rows) or take(rows))
+    monkeypatch.setattr("hydragnn_hpo.ensemble.simpler_models.MOST_ATOMS", 40)
+    simpler = fit_simpler_models(context)
+    assert simpler.local is not None
+    for split, rows in zip(("train", "val"), drawn[-2:], strict=True):
+        whole = context.rows_of(split)
+        assert set(rows) < set(whole)
+        assert 30 < atoms[rows].sum() <= 40  # a molecule has at most six atoms
+        np.testing.assert_array_equal(rows, np.sort(rows))
 
 
 def test_values_of_atoms_are_shifted_to_their_sum() -> None:

@@ -11,8 +11,10 @@ import torch
 from ase.io import read
 from safetensors.numpy import load_file, save_file
 from stores import write_store
+from typer.testing import CliRunner
 from unit.ensemble.conftest import molecule, predict_one
 
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import dump_config, parse_config
@@ -23,6 +25,7 @@ from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
@@ -51,10 +54,12 @@ CARD = {
         "local": {"level": "node", "shape": "spectrum", "size": 4, "unit": "1"},
         "phase": {"level": "graph", "shape": "class", "classes": ["big one", "small"]},
         "site": {"level": "node", "shape": "class", "classes": [0, 1, 2], "optional": True},
+        "mu": {"level": "graph", "shape": "vector", "unit": "e*angstrom", "optional": True},
+        "alpha": {"level": "graph", "shape": "tensor", "unit": "angstrom^3", "optional": True},
     },
     "graphs": {"cutoff": 4.0},
 }  # fmt: skip
-HEADS = {"dos": {"cumulative": True}, "local": {}, "phase": {}, "site": {}}
+HEADS = {"dos": {"cumulative": True}, "local": {}, "phase": {}, "site": {}, "mu": {}, "alpha": {}}
 TRIALS = {"t0001": "schnet", "t0002": "painn", "t0003": "egnn"}
 
 
@@ -69,6 +74,10 @@ def labelled(count, seed=0):
             atoms.info["dos"] = bins / len(atoms)
         atoms.info["phase"] = "big one" if distances.mean() > 1.6 else "small"
         atoms.arrays["site"] = np.where(atoms.numbers == 1, np.nan, atoms.numbers % 3)
+        if not atoms.pbc.any():
+            arms, charges = atoms.positions - atoms.positions.mean(axis=0), atoms.numbers - 6.5
+            atoms.info["mu"] = (charges - charges.mean()) @ arms
+            atoms.info["alpha"] = len(atoms) * np.eye(3) + arms.T @ arms
         atoms.arrays["local"] = np.outer(atoms.numbers / 8.0, [1.0, 2.0, 0.0, -1.0])
     return structures
 
@@ -138,6 +147,38 @@ def run(tmp_path_factory, scratch):
 @pytest.fixture(scope="module")
 def ensemble(run):
     return Ensemble.load(run / "ensemble.zip")
+
+
+def test_each_head_is_held_against_local_descriptors(run, ensemble):
+    """The errors are those of the regressions in the file, computed here from the labels."""
+    table = json.loads((run / "report/ensemble.json").read_text())
+    done = CliRunner().invoke(
+        app, ["ensemble", "evaluate", str(run / "data/kinds.bp"), "--ensemble", str(run), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    evaluated = json.loads(done.stdout)["heads"]
+    store = open_store(run / "data/kinds.bp")
+    test = store.take(store.indices_of("test"))
+    assert ensemble.local is not None
+    assert set(ensemble.local.heads) == set(HEADS)
+    for name, entry in ensemble.manifest.heads.items():
+        node, own = entry.level == "node", entry.baseline
+        start = None if own is None else CompositionModel.from_entry(own, is_node=node)
+        mask, truth = test.masks[name], test.targets[name]
+        local = ensemble.local.predict(name, test, start)[mask]
+        error = np.abs(local - truth[mask]).mean()
+        if entry.shape == "class":
+            error = -np.log((local * truth[mask]).sum(axis=1)).mean()
+        scores = table["heads"][name]
+        assert scores["descriptor_mae"] == pytest.approx(error, rel=1e-4, abs=1e-6), name
+        assert evaluated[name]["descriptor_mae"] == pytest.approx(error, rel=1e-4, abs=1e-6), name
+    for name in ("dos", "mu", "alpha"):
+        assert table["heads"][name]["descriptor_mae"] < table["heads"][name]["mean_baseline_mae"]
+    mu = table["heads"]["mu"]  # charges of elements times positions
+    assert mu["descriptor_mae"] < 0.2 * mu["mean_baseline_mae"]
+    assert table["local_descriptors"] == {}, "none joins: none is a scalar"
+    rules = {(each["rule"], each["head"]) for each in table["verdict"]}
+    assert {("descriptor", name) for name in ("dos", "phase", "mu", "alpha")} <= rules
 
 
 def test_each_value_is_compared_with_its_own_mean(run):
