@@ -601,8 +601,8 @@ def _describe_rows(
     """
     numbers, sizes = list[np.ndarray](), list[np.ndarray]()
     by_elements, by_descriptor = list[np.ndarray](), list[np.ndarray]()
-    (baselines, local), target = result.simpler, context.targets[name]
-    baseline = baselines.get(name)
+    baseline, local = result.simpler.baselines.get(name), result.simpler.local
+    target = context.targets[name]
     start = find_start(baseline, target.get("origin"), target.get("charge"))
     for piece in context.take(context.rows_of("test")):
         numbers.append(np.asarray(piece.numbers))
