@@ -330,13 +330,23 @@ def predict_seconds_left(
     open_trials = state.with_status("queued", "running")
     work = to_come * typical
     work += sum(max(0, t.until - t.epoch) * own.get(t.name, typical) for t in open_trials)
-    used = ledger.utilization(now)
-    assumed = ledger.slots * search.rungs[0] * typical  # weighs as much as one trial on each slot
-    trained = used.by_cause["training"] + USUAL_SHARE * assumed
-    share = trained / (used.slot_seconds + assumed) if assumed else USUAL_SHARE
+    share = _training_share(ledger, ledger.slots * search.rungs[0] * typical, now)
     if not to_come and not state.count("queued"):
         share = 1.0  # the others wait for nothing but the longest
     return max([work / (ledger.slots * share), *known])
+
+
+def _training_share(ledger: SlotLedger, assumed: float, now: float | None) -> float:
+    """Return the share of the slot-seconds that goes into training.
+
+    Args:
+        ledger: where they went.
+        assumed: slot-seconds beside them of which the usual share does: one trial on each slot.
+        now: seconds since the epoch.
+    """
+    used = ledger.utilization(now)
+    trained = used.by_cause["training"] + USUAL_SHARE * assumed
+    return trained / (used.slot_seconds + assumed) if assumed else USUAL_SHARE
 
 
 def count_epochs_to_come(state: State, search: SearchConfig) -> float:
@@ -357,7 +367,13 @@ def count_epochs_to_come(state: State, search: SearchConfig) -> float:
 
 
 def count_fit_epochs_to_come(state: State, search: SearchConfig, ensemble: EnsembleConfig) -> float:
-    """Count the epochs of fits on folds that are not proposed yet, in epochs of the search."""
+    """Count the epochs of fits on folds that are not proposed yet, in epochs of the search.
+
+    Args:
+        state: the campaign's.
+        search: has the epochs of a full training.
+        ensemble: how it is fitted.
+    """
     if ensemble.fit == "split" or state.folds or state.ending or state.finished:
         return 0.0
     return FOLD_STEPS * ensemble.configurations * ensemble.folds * search.rungs[-1]

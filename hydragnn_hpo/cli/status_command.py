@@ -199,9 +199,8 @@ class RunReader:
         state, ledger, search = self.fold.state, self.fold.ledger, self.config.search
         holder = find_controller(self.run.path)
         now = time.time() if holder and not state.finished else None
-        ends_in = now and predict_seconds_left(
-            state, ledger, search, now, ensemble=self.config.ensemble
-        )
+        ensemble = self.config.ensemble
+        ends_in = now and predict_seconds_left(state, ledger, search, now, ensemble=ensemble)
         status = build_status(
             state,
             ledger,
