@@ -32,6 +32,7 @@ from hydragnn_hpo.model.kernels.edge_loops import LOOPS as EDGE_LOOPS
 from hydragnn_hpo.model.kernels.gate_loops import LOOPS as GATE_LOOPS
 from hydragnn_hpo.model.kernels.numba_loops import EXACT
 from hydragnn_hpo.model.kernels.numba_loops import LOOPS as PRODUCT_LOOPS
+from hydragnn_hpo.model.scatter import Links
 
 logger = logging.getLogger(__name__)
 
@@ -271,6 +272,7 @@ def coupled_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
 def triplets_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
     """Differentiate the form of ``eager_passes.triplets_slopes``; see there."""
     messages, filters, weights, grad = arguments
+    assert 0 < filters.shape[0] <= 8, "what the loops know"
     first, second, by_second, starts, by_first, first_starts = links
     slopes: list[Any] = [None] * 4
     if needed[0] or needed[1]:
@@ -285,6 +287,23 @@ def triplets_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
         slopes[3], edges = _empty_like(messages), (first, by_second, starts)
         run_loop("triplets_by_second", messages, filters, weights, edges, slopes[3])
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
+
+
+def list_triplets(short: Tensor, links: Links) -> Links:
+    """Pair short edges as ``triplets.find_triplets`` does, by counting.
+
+    Args:
+        short: mask of the pairs that are short enough, [P].
+        links: sender and receiver of every edge.
+    """
+    given = (short.long(), (links.sender, links.by_receiver, links.receiver_starts))
+    first_starts, second_starts = short.new_zeros(2, len(links.sender) + 1, dtype=torch.long)
+    run_loop("count_triplets", *given, first_starts, second_starts)
+    first, second, by_first = second_starts.new_empty(3, int(second_starts[-1]))
+    run_loop("list_triplets", *given, (first, second), by_first, first_starts.clone())
+    by_second = torch.arange(len(first))
+    arrays = (first, second, by_second, second_starts, by_first, first_starts)
+    return Links(*arrays, kernels=links.kernels)
 
 
 NUMBA_FORMS: dict[str, FormSlopes] = {
