@@ -22,6 +22,7 @@ from typing import Any
 
 import numba
 import torch
+from numba.core.codegen import get_host_cpu_features
 from numba.core.registry import cpu_target
 from torch import Tensor
 
@@ -42,6 +43,21 @@ LOOPS = {**PRODUCT_LOOPS, **COUPLING_LOOPS, **EDGE_LOOPS, **GATE_LOOPS}
 _FASTMATH = {"contract", "reassoc", "nsz"}
 """Freedoms of the compiler: fused multiply-adds, and sums over features in vector registers. NaN
 and infinity keep their meaning, since a diverged training is recognized by them."""
+
+
+def _allow_wide_vectors() -> None:
+    """Let loops use vectors of 512 bits on processors that do not slow down for them.
+
+    LLVM prefers 256 bits on all of Intel's, because those before Ice Lake lower their clock. It is
+    a setting of the process, from before numba compiles anything; the user's own stays.
+    """
+    settings: Any = numba.config
+    features = get_host_cpu_features()  # type: ignore[no-untyped-call]
+    if settings.CPU_FEATURES is None and "+avx512vbmi2" in features:
+        settings.CPU_FEATURES = f"{features},-prefer-256-bit"
+
+
+_allow_wide_vectors()
 
 
 @functools.cache
