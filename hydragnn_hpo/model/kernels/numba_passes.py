@@ -46,7 +46,7 @@ and infinity keep their meaning, since a diverged training is recognized by them
 
 
 def _allow_wide_vectors() -> None:
-    """Let loops use vectors of 512 bits on processors that do not slow down for them.
+    """Allow vectors of 512 bits on processors that do not slow down for them.
 
     LLVM prefers 256 bits on all of Intel's, because those before Ice Lake lower their clock. It is
     a setting of the process, from before numba compiles anything; the user's own stays.
