@@ -296,7 +296,6 @@ def predict_seconds_left(
     ledger: SlotLedger,
     search: SearchConfig,
     now: float | None = None,
-    *,
     ensemble: EnsembleConfig | None = None,
 ) -> float | None:
     """Predict when everything has ended: what is known, and what is still to be proposed.
@@ -323,17 +322,16 @@ def predict_seconds_left(
     if not own or not ledger.slots:
         return None
     typical = statistics.fmean(own.values())
-    running = running_trials(state, state.count("running"), now)
-    known = [row.ends_in for row in running if row.ends_in is not None]
+    known = [_ends_in(trial, now) for trial in state.with_status("running")]
     to_come = count_epochs_to_come(state, search)
     to_come += 0.0 if ensemble is None else count_fit_epochs_to_come(state, search, ensemble)
-    open_trials = state.with_status("queued", "running")
     work = to_come * typical
-    work += sum(max(0, t.until - t.epoch) * own.get(t.name, typical) for t in open_trials)
+    for trial in state.with_status("queued", "running"):
+        work += max(0, trial.until - trial.epoch) * own.get(trial.name, typical)
     share = _training_share(ledger, ledger.slots * search.rungs[0] * typical, now)
     if not to_come and not state.count("queued"):
         share = 1.0  # the others wait for nothing but the longest
-    return max([work / (ledger.slots * share), *known])
+    return max([work / (ledger.slots * share), *(each for each in known if each is not None)])
 
 
 def _training_share(ledger: SlotLedger, assumed: float, now: float | None) -> float:

@@ -191,9 +191,8 @@ def filter_senders(values: Tensor, filters: Tensor, links: Links) -> Tensor:
 
 
 def multiply_by_filters(messages: Tensor, filters: Tensor) -> Tensor:
-    """Multiply messages of edges, [E, F], by filters of pairs, [P, F]."""
-    products = [rows * filter_rows for rows, filter_rows in split_ways(messages, filters)]
-    return products[0] if len(products) == 1 else torch.cat(products)
+    """Multiply messages of edges, [E, F], by filters of pairs, [P, F] or [P, 1]."""
+    return apply_function(_MultiplyByFilters, messages, filters)
 
 
 def split_ways(rows: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -387,6 +386,73 @@ def scale_rows(rows: Tensor, filters: Tensor) -> Tensor:
     for part, values in split_ways(rows, filters):
         part.mul_(values)
     return rows
+
+
+class _MultiplyByFilters(Function):
+    """``multiply_by_filters``; torch would pad and add up the gradients of both ways of a pair."""
+
+    @staticmethod
+    def forward(ctx: Any, messages: Tensor, filters: Tensor) -> Tensor:
+        """Multiply the row of each edge by the filter of its pair.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            messages: of the edges, [E, F].
+            filters: of pairs or edges, [P, F] or [P, 1].
+
+        Returns:
+            [E, F].
+        """
+        ctx.save_for_backward(messages, filters)
+        products = torch.empty_like(messages)
+        ways = zip(split_ways(messages, filters), split_ways(products, filters), strict=True)
+        for (rows, values), (part, _) in ways:
+            torch.mul(rows, values, out=part)
+        return products
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        messages, filters = ctx.saved_tensors
+        to_messages = to_filters = None
+        if ctx.needs_input_grad[0]:
+            to_messages = apply_function(_MultiplyByFilters, grad, filters)
+        if ctx.needs_input_grad[1]:
+            to_filters = apply_function(_SumProducts, grad, messages, filters)
+        return to_messages, to_filters
+
+
+class _SumProducts(Function):
+    """Gradient of ``multiply_by_filters`` by the filters."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, others: Tensor, filters: Tensor) -> Tensor:
+        """Multiply two arrays of edges, and sum over the edges that share a filter.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            rows: of the edges, [E, F].
+            others: of the edges, [E, F].
+            filters: of pairs or edges, [P, F] or [P, 1]; only their shape matters.
+
+        Returns:
+            Of the shape of ``filters``.
+        """
+        ctx.save_for_backward(rows, others)
+        if filters.shape[1] < rows.shape[1]:
+            return sum_pairs((rows * others).sum(1, keepdim=True), filters.shape[0])
+        pairs, rest = filters.shape[0], rows.shape[0] - filters.shape[0]
+        sums = rows[:pairs] * others[:pairs]
+        if rest:
+            sums[:rest].addcmul_(rows[pairs:], others[pairs:])
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        to_inputs = [
+            apply_function(_MultiplyByFilters, other, grad) if need else None
+            for other, need in zip(ctx.saved_tensors[::-1], ctx.needs_input_grad, strict=False)
+        ]
+        return *to_inputs, None
 
 
 class _FilterSenders(Function):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs.angular import chebyshev_terms
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.kernels.passes import usable_kernels
 from hydragnn_hpo.model.layers import apply_without_autocast
 from hydragnn_hpo.model.scatter import Links, gather_nodes
 
@@ -130,7 +131,7 @@ def find_triplets(edges: Edges, reach: float) -> Triplets:
     products of unit vectors; an arc cosine would have infinite slope for three nodes in a line.
     """
     with torch.no_grad():
-        links = _triplet_links(edges, edges.lengths < reach)
+        links = _triplet_links(edges, edges.pair_lengths < reach)
     first, second = (gather_nodes(edges.directions, links, end) for end in ("sender", "receiver"))
     return Triplets(links, -(first * second).sum(-1))
 
@@ -140,9 +141,14 @@ def _triplet_links(edges: Edges, short: Tensor) -> Links:
 
     Args:
         edges: edges of a batch.
-        short: mask of the edges that are short enough, [E].
+        short: mask of the pairs that are short enough, [P].
     """
-    total = edges.sender.shape[0]
+    kernels = edges.links.kernels
+    if edges.paired and usable_kernels(kernels, (edges.directions,)) == "numba":
+        from hydragnn_hpo.model.kernels.numba_passes import list_triplets
+
+        return list_triplets(short, edges.links)
+    short, total = edges.expand_pairs(short), edges.sender.shape[0]
     # Short edges by receiver: those that enter j are the rows starts[j] to starts[j + 1].
     order = edges.links.by_receiver
     order = order[short.index_select(0, order)]
@@ -167,7 +173,7 @@ def _triplet_links(edges: Edges, short: Tensor) -> Links:
         receiver_starts=_segment_starts(second, total),
         by_sender=by_first,
         sender_starts=_segment_starts(first.index_select(0, by_first), total),
-        kernels=edges.links.kernels,
+        kernels=kernels,
     )
 
 

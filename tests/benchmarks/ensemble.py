@@ -61,8 +61,8 @@ UNLIKE = (
 """Conv, width, layers, cutoff in angstrom: of the kind that the recorded campaigns keep."""
 
 OURS = {"eager": "eager_kernels", "compiled": "compiled"}
-"""Names of our ways in figures over calls without kernels; machine code is of torch's operations.
-"""
+"""Names of our ways in figures over calls without kernels; machine code is of torch's operations,
+and leaves members of PNA and ET to loops."""
 
 Nets = Sequence[tuple[str, int, int, float]]
 

@@ -1,4 +1,4 @@
-"""Loops for messages that a matrix per edge mixes, or a vector per triplet.
+"""Loops for messages that a matrix per edge mixes, or a vector per triplet; the list of triplets.
 
 Loops over edges serve every table of paths: a path couples components of the sender to components
 of the sum, and the matrices of the edges hold products of its coefficients and the harmonics.
@@ -13,7 +13,8 @@ Arguments that several loops take:
 - ``mixing``: of the edges, [E, B * A], in the order of [B, A].
 - ``messages``, ``filters``, ``weights`` of triplets: [E, F], [S, P, F], [T, S].
 
-Components are taken three at a time: each access to a sum then serves three products.
+Components are taken three at a time, functions of an angle all at once, and triplets of a first
+edge four at a time: each access to a sum then serves several products.
 No row of an array is sliced and no function is called for it: the compiler would not see what
 overlaps, and the inner loops would not use vector registers.
 """
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba.extending import register_jitable
 
 Array = np.ndarray[Any, Any]
 Edges3 = tuple[Array, Array, Array]
@@ -111,8 +113,10 @@ def _coupled_by_edge(
 def _triplets_by_second(
     messages: Array, filters: Array, weights: Array, edges: Edges3, out: Array
 ) -> None:
-    """Sum filtered messages of the first edges at the second, [E, F]."""
-    (first, order, starts), pairs, count = edges, filters.shape[1], filters.shape[0]
+    """Sum filtered messages of the first edges at the second, [E, F]; S is at most 8."""
+    (first, order, starts), pairs, last = edges, filters.shape[1], filters.shape[0] - 1
+    s1, s2, s3, s4 = min(1, last), min(2, last), min(3, last), min(4, last)
+    s5, s6, s7, zero = min(5, last), min(6, last), min(7, last), out.dtype.type(0)
     for n in range(out.shape[0]):
         for f in range(out.shape[1]):
             out[n, f] = 0.0
@@ -120,16 +124,44 @@ def _triplets_by_second(
             t = order[k]
             j = first[t]
             p = j if j < pairs else j - pairs
-            for s in range(0, count - 2, 3):
-                x, y, z = weights[t, s], weights[t, s + 1], weights[t, s + 2]
-                for f in range(out.shape[1]):
-                    mixed = x * filters[s, p, f] + y * filters[s + 1, p, f]
-                    mixed += z * filters[s + 2, p, f]
-                    out[n, f] += mixed * messages[j, f]
-            for s in range(count - count % 3, count):
-                x = weights[t, s]
-                for f in range(out.shape[1]):
-                    out[n, f] += x * filters[s, p, f] * messages[j, f]
+            a, b = weights[t, 0], weights[t, 1] if last > 0 else zero
+            c, d = weights[t, 2] if last > 1 else zero, weights[t, 3] if last > 2 else zero
+            u, v = weights[t, 4] if last > 3 else zero, weights[t, 5] if last > 4 else zero
+            w, x = weights[t, 6] if last > 5 else zero, weights[t, 7] if last > 6 else zero
+            for f in range(out.shape[1]):
+                mixed = a * filters[0, p, f] + b * filters[s1, p, f] + c * filters[s2, p, f]
+                mixed += d * filters[s3, p, f] + u * filters[s4, p, f] + v * filters[s5, p, f]
+                mixed += w * filters[s6, p, f] + x * filters[s7, p, f]
+                out[n, f] += mixed * messages[j, f]
+
+
+def _sum_gradients(weights: Array, grad: Array, edges: Edges3, n: int, rows: Array) -> None:
+    """Sum the weighted gradients of all triplets of first edge n, four at a time, [S, F]."""
+    second, order, starts = edges
+    (count, width), begin, end = rows.shape, starts[n], starts[n + 1]
+    for s in range(count):
+        for f in range(width):
+            rows[s, f] = 0.0
+    whole = end - (end - begin) % 4
+    for k in range(begin, whole, 4):
+        t0, t1, t2, t3 = order[k], order[k + 1], order[k + 2], order[k + 3]
+        i0, i1, i2, i3 = second[t0], second[t1], second[t2], second[t3]
+        for s in range(count):
+            a, b, c, d = weights[t0, s], weights[t1, s], weights[t2, s], weights[t3, s]
+            for f in range(width):
+                total = a * grad[i0, f] + b * grad[i1, f]
+                rows[s, f] += total + c * grad[i2, f] + d * grad[i3, f]
+    for k in range(whole, end):
+        t = order[k]
+        i = second[t]
+        for s in range(count):
+            weight = weights[t, s]
+            for f in range(width):
+                rows[s, f] += weight * grad[i, f]
+
+
+sum_gradients: Any = register_jitable(_sum_gradients)
+"""``_sum_gradients`` as a part of compiled loops."""
 
 
 def _triplets_by_first(
@@ -146,20 +178,10 @@ def _triplets_by_first(
 
     ``rows`` is space for the weighted gradients of one edge, [S, F].
     """
-    (second, order, starts), pairs = edges, filters.shape[1]
-    count, width = rows.shape
+    pairs, (count, width) = filters.shape[1], rows.shape
     for n in range(to_messages.shape[0]):
         p = n if n < pairs else n - pairs
-        for s in range(count):
-            for f in range(width):
-                rows[s, f] = 0.0
-        for k in range(starts[n], starts[n + 1]):
-            t = order[k]
-            i = second[t]
-            for s in range(count):
-                weight = weights[t, s]
-                for f in range(width):
-                    rows[s, f] += weight * grad[i, f]
+        sum_gradients(weights, grad, edges, n, rows)
         for f in range(width):
             to_messages[n, f] = 0.0
         for s in range(count):
@@ -177,24 +199,72 @@ def _triplets_by_triplet(
     messages: Array, filters: Array, grad: Array, ends: Ends, to_weights: Array
 ) -> None:
     """Differentiate ``_triplets_by_second`` by the weights."""
-    (first, second), pairs, count = ends, filters.shape[1], filters.shape[0]
-    zero = to_weights.dtype.type(0)
+    (first, second), pairs, last = ends, filters.shape[1], filters.shape[0] - 1
+    s1, s2, s3, s4 = min(1, last), min(2, last), min(3, last), min(4, last)
+    s5, s6, s7, zero = min(5, last), min(6, last), min(7, last), to_weights.dtype.type(0)
     for t in range(first.shape[0]):
         j, i = first[t], second[t]
         p = j if j < pairs else j - pairs
-        for s in range(0, count - 2, 3):
-            x = y = z = zero
-            for f in range(messages.shape[1]):
-                slope = grad[i, f] * messages[j, f]
-                x += slope * filters[s, p, f]
-                y += slope * filters[s + 1, p, f]
-                z += slope * filters[s + 2, p, f]
-            to_weights[t, s], to_weights[t, s + 1], to_weights[t, s + 2] = x, y, z
-        for s in range(count - count % 3, count):
-            x = zero
-            for f in range(messages.shape[1]):
-                x += grad[i, f] * messages[j, f] * filters[s, p, f]
-            to_weights[t, s] = x
+        a = b = c = d = u = v = w = x = zero
+        for f in range(messages.shape[1]):
+            slope = grad[i, f] * messages[j, f]
+            a += slope * filters[0, p, f]
+            b += slope * filters[s1, p, f]
+            c += slope * filters[s2, p, f]
+            d += slope * filters[s3, p, f]
+            u += slope * filters[s4, p, f]
+            v += slope * filters[s5, p, f]
+            w += slope * filters[s6, p, f]
+            x += slope * filters[s7, p, f]
+        # Functions beyond the last one are the last one again.
+        to_weights[t, s7], to_weights[t, s6], to_weights[t, s5], to_weights[t, s4] = x, w, v, u
+        to_weights[t, s3], to_weights[t, s2], to_weights[t, s1], to_weights[t, 0] = d, c, b, a
+
+
+def _count_triplets(short: Array, edges: Edges3, first_starts: Array, second_starts: Array) -> None:
+    """Count the triplets of each first and of each second edge, and sum them up, [E + 1] each.
+
+    Args:
+        short: whether the edges of a pair are short enough, 0 or 1, [P].
+        edges: sender of each edge; edges sorted by receiver, and their starts.
+        first_starts: results, which begin with 0.
+        second_starts: results, which begin with 0.
+    """
+    (sender, order, starts), pairs = edges, short.shape[0]
+    for n in range(sender.shape[0]):
+        reverse = n + pairs if n < pairs else n - pairs
+        if short[min(n, reverse)]:
+            for k in range(starts[sender[n]], starts[sender[n] + 1]):
+                e = order[k]
+                if e != reverse and short[e if e < pairs else e - pairs]:
+                    first_starts[e + 1] += 1
+                    second_starts[n + 1] += 1
+    for n in range(sender.shape[0]):
+        first_starts[n + 1] += first_starts[n]
+        second_starts[n + 1] += second_starts[n]
+
+
+def _list_triplets(short: Array, edges: Edges3, ends: Ends, by_first: Array, places: Array) -> None:
+    """List the triplets that ``_count_triplets`` counts, by their second edge, then by their first.
+
+    Args:
+        short: as there.
+        edges: as there.
+        ends: results: first and second edge of each triplet, [T].
+        by_first: result: triplets sorted by their first edge, [T].
+        places: ``first_starts`` of ``_count_triplets``, [E + 1]; changed.
+    """
+    (sender, order, starts), (first, second), pairs, t = edges, ends, short.shape[0], 0
+    for n in range(sender.shape[0]):
+        reverse = n + pairs if n < pairs else n - pairs
+        if short[min(n, reverse)]:
+            for k in range(starts[sender[n]], starts[sender[n] + 1]):
+                e = order[k]
+                if e != reverse and short[e if e < pairs else e - pairs]:
+                    first[t], second[t] = e, n
+                    by_first[places[e]] = t
+                    places[e] += 1
+                    t += 1
 
 
 COUPLING_LOOPS: dict[str, tuple[Callable[..., None], str]] = {
@@ -204,5 +274,7 @@ COUPLING_LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "triplets_by_second": (_triplets_by_second, "2 3 2 iii 2"),
     "triplets_by_first": (_triplets_by_first, "2 3 2 2 iii 2 3 2"),
     "triplets_by_triplet": (_triplets_by_triplet, "2 3 2 ii 2"),
+    "count_triplets": (_count_triplets, "i iii i i"),
+    "list_triplets": (_list_triplets, "i iii ii i i"),
 }
 """Loop and its signature by name, see ``numba_loops.LOOPS``."""

@@ -22,6 +22,7 @@ from typing import Any
 
 import numba
 import torch
+from numba.core.codegen import get_host_cpu_features
 from numba.core.registry import cpu_target
 from torch import Tensor
 
@@ -32,6 +33,7 @@ from hydragnn_hpo.model.kernels.edge_loops import LOOPS as EDGE_LOOPS
 from hydragnn_hpo.model.kernels.gate_loops import LOOPS as GATE_LOOPS
 from hydragnn_hpo.model.kernels.numba_loops import EXACT
 from hydragnn_hpo.model.kernels.numba_loops import LOOPS as PRODUCT_LOOPS
+from hydragnn_hpo.model.scatter import Links
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,21 @@ LOOPS = {**PRODUCT_LOOPS, **COUPLING_LOOPS, **EDGE_LOOPS, **GATE_LOOPS}
 _FASTMATH = {"contract", "reassoc", "nsz"}
 """Freedoms of the compiler: fused multiply-adds, and sums over features in vector registers. NaN
 and infinity keep their meaning, since a diverged training is recognized by them."""
+
+
+def _allow_wide_vectors() -> None:
+    """Allow vectors of 512 bits on processors that do not slow down for them.
+
+    LLVM prefers 256 bits on all of Intel's, because those before Ice Lake lower their clock. It is
+    a setting of the process, from before numba compiles anything; the user's own stays.
+    """
+    settings: Any = numba.config
+    features = get_host_cpu_features()  # type: ignore[no-untyped-call]
+    if settings.CPU_FEATURES is None and "+avx512vbmi2" in features:
+        settings.CPU_FEATURES = f"{features},-prefer-256-bit"
+
+
+_allow_wide_vectors()
 
 
 @functools.cache
@@ -271,6 +288,7 @@ def coupled_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
 def triplets_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
     """Differentiate the form of ``eager_passes.triplets_slopes``; see there."""
     messages, filters, weights, grad = arguments
+    assert 0 < filters.shape[0] <= 8, "what the loops know"
     first, second, by_second, starts, by_first, first_starts = links
     slopes: list[Any] = [None] * 4
     if needed[0] or needed[1]:
@@ -285,6 +303,23 @@ def triplets_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
         slopes[3], edges = _empty_like(messages), (first, by_second, starts)
         run_loop("triplets_by_second", messages, filters, weights, edges, slopes[3])
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
+
+
+def list_triplets(short: Tensor, links: Links) -> Links:
+    """Pair short edges as ``triplets.find_triplets`` does, by counting.
+
+    Args:
+        short: mask of the pairs that are short enough, [P].
+        links: sender and receiver of every edge.
+    """
+    given = (short.long(), (links.sender, links.by_receiver, links.receiver_starts))
+    first_starts, second_starts = short.new_zeros(2, len(links.sender) + 1, dtype=torch.long)
+    run_loop("count_triplets", *given, first_starts, second_starts)
+    first, second, by_first = second_starts.new_empty(3, int(second_starts[-1]))
+    run_loop("list_triplets", *given, (first, second), by_first, first_starts.clone())
+    by_second = torch.arange(len(first))
+    arrays = (first, second, by_second, second_starts, by_first, first_starts)
+    return Links(*arrays, kernels=links.kernels)
 
 
 NUMBA_FORMS: dict[str, FormSlopes] = {

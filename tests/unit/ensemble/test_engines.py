@@ -250,6 +250,22 @@ def test_what_cannot_be_compiled_stays_as_it_is_and_says_why(
     assert all(way.startswith("eager: ") for way in engine.ways.values())
 
 
+@pytest.mark.parametrize("conv", ["et", "pna", "pnaeq", "pnaplus", "gin"])
+@pytest.mark.parametrize("kernels", ["auto", "eager"])
+def test_members_that_loops_run_quicker_are_not_compiled(
+    ensemble, columns, copied, place, caplog, conv, kernels
+):
+    (member,) = twins(ensemble, 1, conv=conv, kernels=kernels)
+    engine = CompiledEngine([member], CPU, place)
+
+    found = said_by(engine, columns, np.arange(20), 20)
+
+    assert copied == (["twin0"] if kernels == "eager" or conv == "gin" else [])
+    assert engine.ways["twin0"].startswith("compiled" if copied else "eager: loops")
+    assert caplog.text == ""
+    assert_same(found, said_by(EagerEngine([member], CPU), columns, np.arange(20), 20), 0)
+
+
 def test_code_that_others_could_have_written_is_made_again(ensemble, columns, copied, place):
     rows, members = np.arange(20), ensemble.members[:1]
     said_by(CompiledEngine(members, CPU, place), columns, rows, 20)

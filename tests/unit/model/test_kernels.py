@@ -328,6 +328,24 @@ def test_a_change_of_one_file_of_loops_has_a_cache_of_its_own(monkeypatch, tmp_p
     assert numba_passes._cache_of.__wrapped__("float32") == before
 
 
+WIDEST = """
+from hydragnn_hpo.model.kernels import numba_passes
+from numba.core.codegen import get_host_cpu_features
+(code,) = numba_passes._compile("soft_rows", "float32", None).inspect_asm().values()
+print("+avx512vbmi2" in get_host_cpu_features(), "zmm" in code)
+"""
+
+
+@pytest.mark.parametrize("chosen", [None, "+avx,+avx2,+fma"], ids=["ours", "the user's"])
+def test_loops_use_wide_vectors_where_these_do_not_slow_the_processor_down(chosen):
+    """In a process of its own: numba reads its features once."""
+    env = {k: v for k, v in os.environ.items() if k != "NUMBA_CPU_FEATURES"}
+    env |= {} if chosen is None else {"NUMBA_CPU_FEATURES": chosen}
+    run = [sys.executable, "-c", WIDEST]
+    said = subprocess.run(run, env=env, capture_output=True, text=True, check=True).stdout.split()
+    assert said[1] == (said[0] if chosen is None else "False")
+
+
 def test_a_torn_cache_is_compiled_around(tmp_path):
     assert start(tmp_path).communicate(timeout=300)[1] == ""
     for torn in (tmp_path / "hydragnn-hpo" / "kernels").glob("*/*/*"):

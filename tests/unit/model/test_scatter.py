@@ -166,6 +166,13 @@ SUMS = {
         ),
         ((BY_EDGE, FEATURES), (BY_PAIR, FEATURES)),
     ),
+    "times one number": (
+        lambda messages, filters, _: scatter.multiply_by_filters(messages, filters),
+        lambda messages, filters, _: stacked(
+            [messages[edge] * row(edge, filters) for edge in range(len(messages))]
+        ),
+        ((BY_EDGE, FEATURES), (BY_PAIR, 1)),
+    ),
     "added": (
         scatter.sum_messages,
         lambda messages, links: messages.new_zeros(NODES, FEATURES).index_add(
@@ -221,6 +228,13 @@ SUMS = {
         looped_triplets,
         (SCALARS, (4, NODES, FEATURES), (BY_EDGE, 4)),
     ),
+    "triplets, eight functions": (
+        lambda messages, filters, weights, links: triplet_sum(
+            messages, filters, weights, sorted_by_receiver(links)
+        ),
+        looped_triplets,
+        (SCALARS, (8, NODES, FEATURES), (BY_EDGE, 8)),
+    ),
     # What these two give is seen in the layer that uses them.
     "scores": (
         lambda *given: edge_scores(*given, HEADS),
@@ -239,7 +253,7 @@ def drawn_for(layout, shapes):
 
 PASSES = (
     *("filtered", "filtered vectors", "directed", "vectors"),
-    *("coupled", "coupled to fewer", "coupled scalars", "triplets"),
+    *("coupled", "coupled to fewer", "coupled scalars", "triplets", "triplets, eight functions"),
 )
 """Sums that compiled loops know, too."""
 WAYS = [*((name, "eager") for name in SUMS), *((name, "numba") for name in PASSES)]

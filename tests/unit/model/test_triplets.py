@@ -1,10 +1,12 @@
 """Triplets of a crystal against a hand count; angular functions against scipy."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from kernel_cases import LAYOUTS, random_links
 from scipy.special import eval_legendre, spherical_jn
 
 from hydragnn_hpo.config.convs.angular import chebyshev_terms
@@ -29,6 +31,27 @@ def test_a_simple_cubic_crystal_has_thirty_triplets_per_atom():
     counts = {c: int((triplets.cosines.round() == c).sum()) for c in (-1.0, 0.0, 1.0)}
     assert counts == {-1.0: 6, 0.0: 24, 1.0: 0}
     assert len(find_triplets(edges, 2.9).cosines) == 0
+
+
+@pytest.mark.parametrize("paired", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("reach", [0.0, 1.0, 2.0])
+def test_loops_list_the_triplets_of_torch_in_the_same_order(paired, reach):
+    links, pairs = random_links(5, paired)
+    draw = torch.Generator().manual_seed(0)
+    lengths = 2.0 * torch.rand(pairs, generator=draw, dtype=torch.float64)
+    ways = torch.nn.functional.normalize(torch.randn(pairs, 3, generator=draw, dtype=lengths.dtype))
+    directions = torch.cat((ways, -ways[: len(links.sender) - pairs]))
+    expected, found = (
+        find_triplets(
+            Edges(replace(links, kernels=each), directions, lengths, lengths[:, None], lengths),
+            reach,
+        )
+        for each in ("eager", "numba")
+    )
+    assert bool(len(expected.cosines)) == (reach > 0.0)
+    assert torch.equal(found.cosines, expected.cosines)
+    for each, other in zip(found.links.arrays, expected.links.arrays, strict=True):
+        assert torch.equal(each, other)
 
 
 def test_polynomials_equal_scipy():
