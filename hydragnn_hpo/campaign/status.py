@@ -300,9 +300,8 @@ def predict_seconds_left(
 ) -> float | None:
     """Predict when everything has ended: what is known, and what is still to be proposed.
 
-    Epochs that are left, times the slot-seconds of an epoch (a trial's own, or the mean of all),
-    over the slots and the share of their time that goes into training; no less than the longest of
-    the running trials.
+    Epochs that are left, times the slot-seconds of one (a trial's own, or the mean), over the slots
+    and the share of their time that goes into training; at least the longest of the running trials.
 
     Args:
         state: the campaign's state.
@@ -322,7 +321,6 @@ def predict_seconds_left(
     if not own or not ledger.slots:
         return None
     typical = statistics.fmean(own.values())
-    known = [_ends_in(trial, now) for trial in state.with_status("running")]
     to_come = count_epochs_to_come(state, search)
     to_come += 0.0 if ensemble is None else count_fit_epochs_to_come(state, search, ensemble)
     work = to_come * typical
@@ -331,7 +329,8 @@ def predict_seconds_left(
     share = _training_share(ledger, ledger.slots * search.rungs[0] * typical, now)
     if not to_come and not state.count("queued"):
         share = 1.0  # the others wait for nothing but the longest
-    return max([work / (ledger.slots * share), *(each for each in known if each is not None)])
+    known = (_ends_in(trial, now) for trial in state.with_status("running"))
+    return max(work / (ledger.slots * share), *(seconds or 0.0 for seconds in known), 0.0)
 
 
 def _training_share(ledger: SlotLedger, assumed: float, now: float | None) -> float:
