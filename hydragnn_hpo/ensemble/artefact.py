@@ -270,7 +270,7 @@ class LocalShare(Config):
     """Weight of all together in the mean; the nets share the rest."""
 
     elements: Annotated[tuple[BaselineEntry, ...], Len(1, 100)]
-    """Prediction from the elements alone that each of them corrects."""
+    """Prediction from the elements alone that each of them corrects; zeros where there is none."""
 
 
 class HeadEntry(Config):
@@ -417,8 +417,8 @@ class HeadEntry(Config):
                 raise ValueError(f"the baseline needs {self.width} components; get it again.")
             if self.level == "node" and baseline.fractions:
                 raise ValueError("the baseline of an atom has no 'fractions'; get it again.")
-        if shared and (self.shape != "scalar" or self.energy or self.derived_from):
-            raise ValueError("'local' is of scalars that are no energies; get it again.")
+        if shared and (self.energy or self.derived_from):
+            raise ValueError("'local' is not of energies and their derivatives; get it again.")
         return self
 
     @model_validator(mode="after")

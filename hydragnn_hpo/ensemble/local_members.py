@@ -15,9 +15,9 @@ from typing import Self
 import numpy as np
 
 from hydragnn_hpo.data import Columns
-from hydragnn_hpo.ensemble.artefact import HeadEntry
+from hydragnn_hpo.ensemble.artefact import BaselineEntry, HeadEntry
 from hydragnn_hpo.ensemble.baselines import CompositionModel
-from hydragnn_hpo.ensemble.local_descriptors import LocalModels
+from hydragnn_hpo.ensemble.local_descriptors import ElementModel, LocalModels, find_start
 
 Sum = float | str | None
 """What the values of a structure's atoms sum to: a number, the name of an attribute, or nothing."""
@@ -28,16 +28,26 @@ class LocalMember:
     """A regression of each head that has one, fitted on the same structures."""
 
     models: LocalModels
-    """What is added to the prediction from the elements alone, for at least these heads."""
-    baselines: Mapping[str, CompositionModel]
-    """Predictions from the elements alone, by head."""
+    """What is added to the starts, for at least these heads."""
+    starts: Mapping[str, ElementModel | None]
+    """What the regression of each head corrects, as ``find_start`` returns it."""
     sums: Mapping[str, Sum]
     """What the values of a structure's atoms sum to, by head."""
 
     def restrict_to(self, heads: Sequence[str]) -> Self:
         """Return the member for some of its heads."""
         models = LocalModels(self.models.basis, {name: self.models.heads[name] for name in heads})
-        return type(self)(models, {name: self.baselines[name] for name in heads}, self.sums)
+        return type(self)(models, {name: self.starts[name] for name in heads}, self.sums)
+
+    def describe_start(self, head: str) -> BaselineEntry:
+        """Return what the regression of a head corrects, as a part of an ensemble file.
+
+        Zeros stand for nothing, and for the moment of a charge, which the file gives elsewhere.
+        """
+        start = self.starts[head]
+        if isinstance(start, CompositionModel):
+            return start.as_entry()
+        return BaselineEntry(mean=(0.0,) * self.models.heads[head][0].width)
 
     def predict(self, columns: Columns) -> dict[str, np.ndarray]:
         """Predict all rows of each head.
@@ -48,7 +58,7 @@ class LocalMember:
         Returns:
             By head, [R, w], in its unit.
         """
-        heads = self.models.predict_heads(columns, self.baselines)
+        heads = self.models.predict_heads(columns, self.starts)
         return {name: shift_to_sum(v, columns, self.sums.get(name)) for name, v in heads.items()}
 
 
@@ -60,7 +70,7 @@ def shift_to_sum(values: np.ndarray, columns: Columns, total: Sum) -> np.ndarray
     Args:
         values: values of the atoms, [N, w].
         columns: the structures.
-        total: the sum; None leaves the values as they are.
+        total: the sum, of tensors that of the diagonal; None leaves the values as they are.
     """
     if total is None or not len(values):
         return values
@@ -68,7 +78,8 @@ def shift_to_sum(values: np.ndarray, columns: Columns, total: Sum) -> np.ndarray
     wanted = columns.attributes[total] if isinstance(total, str) else np.full(len(sizes), total)
     graph = np.repeat(np.arange(len(sizes)), sizes)
     sums = np.stack([np.bincount(graph, part, len(sizes)) for part in values.T], axis=1)
-    missing = (wanted[:, None] - sums) / np.maximum(sizes, 1)[:, None]
+    unit = np.eye(3).ravel() if values.shape[1] > 1 else np.ones(1)
+    missing = (wanted[:, None] * unit - sums) / np.maximum(sizes, 1)[:, None]
     shifted: np.ndarray = values + missing[graph]
     return shifted
 
@@ -85,17 +96,19 @@ def open_local_members(
     Returns:
         The K regressions; empty where no head has any.
     """
-    shares = {name: head.local for name, head in heads.items() if head.local is not None}
+    names = [name for name, head in heads.items() if head.local is not None]
     return tuple(
         LocalMember(
             models=one,
-            baselines={
-                name: CompositionModel.from_entry(
-                    share.elements[number], is_node=heads[name].level == "node"
-                )
-                for name, share in shares.items()
-            },
-            sums={name: heads[name].sum for name in shares},
+            starts={name: _open_start(heads[name], number) for name in names},
+            sums={name: heads[name].sum for name in names},
         )
         for number, one in enumerate(models)
     )
+
+
+def _open_start(head: HeadEntry, number: int) -> ElementModel | None:
+    """Return what a regression of a head corrects; ``number`` counts the regressions."""
+    assert head.local is not None
+    entry, is_node = head.local.elements[number], head.level == "node"
+    return find_start(CompositionModel.from_entry(entry, is_node=is_node), head.origin, head.charge)

@@ -1,9 +1,9 @@
 """Fit the predictions that an ensemble is compared with, and let one join where it helps.
 
-A regression on local descriptors is compared in all heads. It may join scalars that are no
-energies, as it has no derivatives, as one more configuration: fitted on what the nets were trained
-on, without a fold where these were, and weighted by its errors on structures that it has not seen
-(Law 6).
+A regression on local descriptors is compared in all heads. As it has no derivatives, it may join
+all but energies and what is derived from them, as one more configuration: fitted on what the nets
+were trained on, without a fold where these were, and weighted by its errors on structures that it
+has not seen (Law 6).
 
 Shapes: C candidates, K regressions (one, or one for each fold), R rows of a head, w components.
 """
@@ -20,7 +20,12 @@ from hydragnn_hpo.config import INVARIANT
 from hydragnn_hpo.ensemble.artefact import LocalShare, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
 from hydragnn_hpo.ensemble.candidates import BuildContext, CrossContext
-from hydragnn_hpo.ensemble.local_descriptors import MOST_ATOMS, LocalModels, fit_local_models
+from hydragnn_hpo.ensemble.local_descriptors import (
+    MOST_ATOMS,
+    LocalModels,
+    find_start,
+    fit_local_models,
+)
 from hydragnn_hpo.ensemble.local_members import LocalMember
 from hydragnn_hpo.ensemble.member_selection import (
     LEAST,
@@ -115,8 +120,8 @@ def _draw_rows(context: BuildContext, rows: np.ndarray) -> np.ndarray:
 
 
 def can_join(target: TargetStats) -> bool:
-    """Check whether a regression may join a head: a scalar, and no energy, which gives forces."""
-    return target["shape"] == "scalar" and not (target.get("energy") or target.get("derived_from"))
+    """Check whether a regression may join a head: no energy, which gives forces, and no force."""
+    return not (target.get("energy") or target.get("derived_from"))
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,7 @@ class JoinedModels:
         """Return a manifest whose heads have the regressions that join them."""
         heads = dict(manifest.heads)
         for name, weight in self.weights.items():
-            elements = tuple(one.baselines[name].as_entry() for one in self.members)
+            elements = tuple(one.describe_start(name) for one in self.members)
             local = LocalShare(weight=weight, elements=elements)
             heads[name] = heads[name].model_copy(update={"local": local})
         return manifest.model_copy(update={"heads": heads})
@@ -218,7 +223,7 @@ def join_local_models(
         choice: the selected members and their weights.
         simpler: the fit on the training split, which joins where there are no folds.
     """
-    config, first = context.campaign.ensemble, _restrict_to_scalars(context, simpler)
+    config, first = context.campaign.ensemble, _make_first(context, simpler)
     if config.local_descriptors == "never" or choice.kept != "greedy" or first is None:
         return JoinedModels()
     members: tuple[LocalMember, ...] = (first,)
@@ -241,22 +246,38 @@ def join_local_models(
     )
 
 
-def _restrict_to_scalars(context: BuildContext, simpler: SimplerModels) -> LocalMember | None:
+def _make_first(context: BuildContext, simpler: SimplerModels) -> LocalMember | None:
     """Return the fit on the training split for the heads that it may join.
 
     Returns:
         None where there is no such head, or where the data has too many atoms.
     """
     atoms, local = int(context.graphs.num_nodes().sum()), simpler.local
-    names = [name for name, target in context.targets.items() if can_join(target)]
-    if local is None or not set(names) & set(local.heads):
+    if local is None:
+        return None
+    names = [name for name in local.heads if can_join(context.targets[name])]
+    if not names:
         return None
     if atoms > MOST_PREDICTED:
         logger.info("no regression on local descriptors joins, as the data has %d atoms.", atoms)
         return None
-    sums = {name: context.targets[name].get("sum") for name in names}
-    whole = LocalMember(local, simpler.baselines, sums)
-    return whole.restrict_to([name for name in names if name in local.heads])
+    return _make_member(context, local, simpler.baselines, names)
+
+
+def _make_member(
+    context: BuildContext,
+    local: LocalModels,
+    baselines: Mapping[str, CompositionModel],
+    names: Sequence[str],
+) -> LocalMember:
+    """Return a fit as a member of the heads ``names``."""
+    targets = {name: context.targets[name] for name in names}
+    starts = {
+        name: find_start(baselines.get(name), target.get("origin"), target.get("charge"))
+        for name, target in targets.items()
+    }
+    sums = {name: target.get("sum") for name, target in targets.items()}
+    return LocalMember(local, starts, sums).restrict_to(names)
 
 
 def _fit_on_folds(context: CrossContext, names: Sequence[str]) -> tuple[LocalMember, ...]:
@@ -266,8 +287,7 @@ def _fit_on_folds(context: CrossContext, names: Sequence[str]) -> tuple[LocalMem
         fit = _fit_without_fold(context, names, fold)
         if fit.local is None or set(fit.local.heads) != set(names):
             return ()
-        sums = {name: context.targets[name].get("sum") for name in names}
-        members.append(LocalMember(fit.local, fit.baselines, sums))
+        members.append(_make_member(context, fit.local, fit.baselines, names))
     return tuple(members)
 
 
@@ -296,7 +316,7 @@ def _judge_heads(
     seen = {split: _predict_learned(context, members, split) for split in context.judged}
     judged, rounds = {}, context.campaign.ensemble.rounds
     for name, head in make_scored_heads(context, context.judged).items():
-        if name in members[0].baselines:
+        if name in members[0].starts:
             masks = [context.truth(name, split)[1] for split in context.judged]
             parts = zip(context.judged, masks, strict=True)
             values = np.concatenate([seen[split][name][mask] for split, mask in parts])
@@ -311,7 +331,7 @@ def _predict_rows(
 ) -> dict[str, np.ndarray]:
     """Predict at least one structure, [R, w] by head; ``rows`` are positions in the store."""
     parts = [member.predict(piece) for piece in context.take(rows)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in member.baselines}
+    return {name: np.concatenate([part[name] for part in parts]) for name in member.starts}
 
 
 def _predict_learned(

@@ -82,7 +82,9 @@ def test_energies_and_their_derivatives_have_no_regression() -> None:
     assert can_join(scalar)
     assert not can_join({**scalar, "energy": "per_atom"})
     assert not can_join({"shape": "vector", "level": "node", "derived_from": "energy"})
-    assert not can_join({"shape": "spectrum", "level": "graph"})
+    assert not can_join({**scalar, "level": "node", "derived_from": "energy"})
+    for shape in ("spectrum", "class", "vector", "tensor"):
+        assert can_join({"shape": shape, "level": "node"}), shape
 
 
 def test_both_splits_are_sampled_where_they_have_many_atoms(monkeypatch, make_run) -> None:
@@ -115,6 +117,12 @@ def test_values_of_atoms_are_shifted_to_their_sum() -> None:
     np.testing.assert_allclose(shift_to_sum(values, Two, "total").ravel(), [0.4, 0.6, -1.0])  # type: ignore[arg-type]
     np.testing.assert_allclose(shift_to_sum(values, Two, 0.0).ravel(), [-0.1, 0.1, 0.0])  # type: ignore[arg-type]
     assert shift_to_sum(values, Two, None) is values  # type: ignore[arg-type]
+    tensors = np.zeros((3, 9))
+    tensors[0, 1] = 0.6  # the pair has to lose .3 each, and gains half of the unit tensor
+    half = [0.5, -0.3, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.5]
+    shifted = shift_to_sum(tensors, Two, "total")  # type: ignore[arg-type]
+    np.testing.assert_allclose(shifted[1], half)
+    np.testing.assert_allclose(shifted[2], -np.eye(3).ravel())
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from ase.io import read
 from safetensors.numpy import load_file, save_file
+from scipy.spatial.transform import Rotation
 from stores import write_store
 from typer.testing import CliRunner
 from unit.ensemble.conftest import molecule, predict_one
@@ -24,9 +25,10 @@ from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
-from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.artefact import LOCAL_MEMBER, read_artefact
 from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.build import build_ensemble
+from hydragnn_hpo.ensemble.class_probabilities import temper
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_file import select_columns
@@ -176,9 +178,51 @@ def test_each_head_is_held_against_local_descriptors(run, ensemble):
         assert table["heads"][name]["descriptor_mae"] < table["heads"][name]["mean_baseline_mae"]
     mu = table["heads"]["mu"]  # charges of elements times positions
     assert mu["descriptor_mae"] < 0.2 * mu["mean_baseline_mae"]
-    assert table["local_descriptors"] == {}, "none joins: none is a scalar"
+    assert set(table["local_descriptors"]) == set(HEADS), "none is an energy"
     rules = {(each["rule"], each["head"]) for each in table["verdict"]}
     assert {("descriptor", name) for name in ("dos", "phase", "mu", "alpha")} <= rules
+
+
+def test_the_regression_is_a_member_of_heads_of_all_kinds(run, ensemble):
+    """Nets with random weights know nothing; means, spreads and errors are computed here."""
+    table = json.loads((run / "report/ensemble.json").read_text())
+    store = open_store(run / "data/kinds.bp")
+    test = store.take(store.indices_of("test"))
+    (alone,) = ensemble.local_members
+    prediction, regression = ensemble.predict(test, members=True), alone.predict(test)
+    for name in HEADS:
+        head = prediction[name]
+        shares, classes = ensemble.manifest.shares(name), ensemble.manifest.heads[name].classes
+        assert shares[LOCAL_MEMBER] == table["local_descriptors"][name]["weight"] > 0.1, name
+        known = np.isfinite(head.mean[:, 0])  # no element without a label is predicted
+        own = head.members[LOCAL_MEMBER]
+        np.testing.assert_allclose(own[known], regression[name][known], atol=1e-12)
+        mean = sum(weight * head.members[trial] for trial, weight in shares.items())
+        mask, truth = test.masks[name], test.targets[name]
+        if classes is not None:
+            mean = temper(mean, ensemble.manifest.heads[name].calibration.temperature)
+            error = -np.log((mean * truth)[mask].sum(axis=1)).mean()
+        else:
+            mean = np.maximum(mean, 0.0) if name == "dos" else mean
+            error = np.abs(mean - truth)[mask].mean()
+        np.testing.assert_allclose(head.mean[known], mean[known], atol=1e-6, err_msg=name)
+        assert table["heads"][name]["test_mae"] == pytest.approx(error, rel=1e-4), name
+        assert table["heads"][name]["test_mae"] < table["heads"][name]["test_mae_greedy"], name
+
+
+def test_vectors_and_tensors_turn_with_the_structure(ensemble):
+    structures = labelled(6, seed=9)
+    turn = Rotation.from_rotvec([0.3, -1.1, 0.7]).as_matrix()
+    turned = [atoms.copy() for atoms in structures]
+    for atoms in turned:
+        atoms.positions[:] = atoms.positions @ turn.T
+        atoms.set_cell(np.asarray(atoms.cell) @ turn.T)
+    before, after = ensemble.predict(structures), ensemble.predict(turned)
+    assert min(ensemble.manifest.shares(name)[LOCAL_MEMBER] for name in ("mu", "alpha")) > 0.1
+    np.testing.assert_allclose(after["mu"].mean, before["mu"].mean @ turn.T, atol=1e-5)
+    tensors = before["alpha"].mean.reshape(-1, 3, 3)
+    expected = (turn @ tensors @ turn.T).reshape(-1, 9)
+    np.testing.assert_allclose(after["alpha"].mean, expected, atol=1e-5)
 
 
 def test_each_value_is_compared_with_its_own_mean(run):
