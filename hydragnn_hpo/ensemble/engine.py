@@ -272,6 +272,8 @@ def member_batches(
 ) -> Iterator[tuple[Member, Batch]]:
     """Pair members with batches of some graphs, each with edges up to the member's cutoff.
 
+    Members of long cutoffs come first, others in their order, so that few batches are in memory.
+
     Args:
         members: the members; those with equal keys share a batch.
         columns: graphs with edges up to the longest cutoff of the members.
@@ -279,14 +281,15 @@ def member_batches(
         device: device of the batches.
     """
     several = tuple(members)
-    made = batches_by_key(list(map(key_of, several)), columns, indices, device)
-    for member in several:
-        yield member, made[key_of(member)]
+    for key, batch in batches_by_key(list(map(key_of, several)), columns, indices, device):
+        for member in several:
+            if key_of(member) == key:
+                yield member, batch
 
 
 def batches_by_key(
     keys: Sequence[Key], graphs: GraphSet, indices: np.ndarray, device: torch.device
-) -> dict[Key, Batch]:
+) -> Iterator[tuple[Key, Batch]]:
     """Gather graphs once per type at the longest cutoff, and derive batches of shorter ones.
 
     A batch with a cap on neighbours is gathered separately: the cap applies within the cutoff.
@@ -297,24 +300,23 @@ def batches_by_key(
         indices: positions of the graphs wanted, [G].
         device: device of the batches.
 
-    Returns:
-        The batches by key.
+    Yields:
+        Each key with its batch, those of the longest cutoff first. Only the longest batch of each
+        type is kept while others are made.
     """
-    made: dict[Key, Batch] = {}
     whole: dict[torch.dtype, tuple[Batch, Tensor]] = {}
     # longest first: batches of shorter cutoffs are cut out of the longest of their type
     for cutoff, dtype, cap in sorted(dict.fromkeys(keys), key=lambda key: -key[0]):
-        key = (cutoff, dtype, cap)
         if cap is None and dtype in whole:
-            made[key] = cut_to_cutoff(*whole[dtype], cutoff)
+            yield (cutoff, dtype, cap), cut_to_cutoff(*whole[dtype], cutoff)
             continue
         batch = make_batch(
             graphs, indices, cutoff=cutoff, dtype=dtype, max_neighbors=cap, pairs=True
         )
-        made[key] = arrange_in_pairs(batch.to(device))
-        if cap is None and made[key].order is not None:
-            whole[dtype] = made[key], squared_lengths(made[key])
-    return made
+        batch = arrange_in_pairs(batch.to(device))
+        if cap is None and batch.order is not None:
+            whole[dtype] = batch, squared_lengths(batch)
+        yield (cutoff, dtype, cap), batch
 
 
 class Engine(Protocol):
@@ -323,7 +325,7 @@ class Engine(Protocol):
     def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
-        """Yield each member's heads, [R, w], and variances, [R, 1], for one batch of graphs.
+        """Yield each member's heads, [R, w], and variances, [R, 1], in the order of the members.
 
         Args:
             graphs: graphs with edges up to the longest cutoff of the members.
@@ -374,8 +376,10 @@ class EagerEngine:
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
         """Yield each member's heads and variances for one batch of graphs."""
-        for member, batch in member_batches(self.members, graphs, indices, self.device):
-            yield member, run_member(member, batch)
+        pairs = member_batches(self.members, graphs, indices, self.device)
+        by_trial = {member.trial: run_member(member, batch) for member, batch in pairs}
+        for member in self.members:
+            yield member, by_trial[member.trial]
 
 
 def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:

@@ -240,7 +240,8 @@ class StackedEngine:
 
     def predict(self, graphs: GraphSet, indices: np.ndarray) -> Iterator[tuple[Member, Tensors]]:
         """Yield each member's heads and variances for one batch of graphs, in their order."""
-        batches = batches_by_key(list(map(key_of, self.members)), graphs, indices, self.device)
+        keys = [key_of(member) for member in self.members]
+        batches = dict(batches_by_key(keys, graphs, indices, self.device))
         by_trial: dict[str, Tensors] = {}
         alone: list[Member] = []
         for group in self.groups:
@@ -499,16 +500,21 @@ class CompiledEngine:
 
     def predict(self, graphs: GraphSet, indices: np.ndarray) -> Iterator[tuple[Member, Tensors]]:
         """Yield each member's heads and variances for one batch of graphs."""
-        for member, batch in member_batches(self.members, graphs, indices, self.device):
-            tensors = to_tensors(batch)
-            # the default (self, not None) marks a member without an entry, which may be compiled
-            if tensors is None or self._nets.get(member.trial, self) is None:
-                yield member, run_member(member, batch)
-                continue
-            if member.trial not in self._nets:
-                self._nets[member.trial] = self._prepare(member, tensors)
-            net = self._nets[member.trial]
-            yield member, run_member(member, batch) if net is None else net(tensors)
+        pairs = member_batches(self.members, graphs, indices, self.device)
+        by_trial = {member.trial: self._run(member, batch) for member, batch in pairs}
+        for member in self.members:
+            yield member, by_trial[member.trial]
+
+    def _run(self, member: Member, batch: Batch) -> Tensors:
+        """Run a member, which is compiled first if it has not been."""
+        tensors = to_tensors(batch)
+        # the default (self, not None) marks a member without an entry, which may be compiled
+        if tensors is None or self._nets.get(member.trial, self) is None:
+            return run_member(member, batch)
+        if member.trial not in self._nets:
+            self._nets[member.trial] = self._prepare(member, tensors)
+        net = self._nets[member.trial]
+        return run_member(member, batch) if net is None else net(tensors)
 
     def _prepare(self, member: Member, tensors: Tensors) -> Net | None:
         """Return a member's compiled net, or None after logging the reason."""

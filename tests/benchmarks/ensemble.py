@@ -214,17 +214,20 @@ def shares(kind: str, count: int) -> dict[str, float]:
     return {f"{kind}_ms_{name}": 1e3 * min(t) / count for name, t in taken.items()}
 
 
-def peak(how: str, count: int, place: str) -> float:
+def peak(how: str, count: int, place: str, times: int = 5) -> float:
     """Return the MB that a fresh process takes at most beyond its imports, structures and weights.
 
     Args:
         how: ``eager`` or ``compiled``, all members; or the number of one.
         count: structures.
         place: where machine code is kept.
+        times: processes, of which the median counts: one may take a fifth more than another.
     """
     command = [sys.executable, __file__, "--peak", how, "--count", str(count), "--place", place]
-    found = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(found.stdout.split()[-1])
+    runs = (
+        subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(times)
+    )
+    return statistics.median(float(run.stdout.split()[-1]) for run in runs)
 
 
 def measure_peak(how: str, count: int, place: str) -> None:
@@ -280,7 +283,7 @@ def quick() -> dict[str, float]:
     from unlike_members import MEMBERS
 
     def measure_beside() -> tuple[float, float, float]:
-        one, all_of_them = (peak(how, 120, place) for how in (DEMANDING, "eager"))
+        one, all_of_them = (peak(how, 120, place, times=1) for how in (DEMANDING, "eager"))
         return one, all_of_them, rank_scaling(prepared, 1)["rank_scaling_2"]
 
     alike = [("schnet", 64, 1, 5.0)] * 2

@@ -1,5 +1,7 @@
 """Batches cut out of a longer cutoff hold what batches made for the shorter one hold."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -69,7 +71,7 @@ def test_caps_and_types_have_batches_of_their_own():
         (3.0, torch.float32, None),
     ]
 
-    made = batches_by_key(keys, columns, np.arange(9), CPU)
+    made = dict(batches_by_key(keys, columns, np.arange(9), CPU))
 
     for (cutoff, dtype, cap), batch in made.items():
         alone = make_batch(
@@ -79,11 +81,23 @@ def test_caps_and_types_have_batches_of_their_own():
         assert edges_of(batch) == edges_of(alone)
 
 
+def test_batches_of_shorter_cutoffs_are_released_one_by_one():
+    columns, _ = toy_columns()
+    keys = [(cutoff, torch.float32, None) for cutoff in (2.0, 4.0, 2.5, 3.0)]
+
+    seen, alive = [], []
+    for (cutoff, *_), batch in batches_by_key(keys, columns, np.arange(9), CPU):
+        seen.append((cutoff, weakref.ref(batch)))
+        alive.append([cutoff for cutoff, known in seen if known() is not None])
+
+    assert alive == [[4.0], [4.0, 3.0], [4.0, 2.5], [4.0, 2.0]]
+
+
 def test_no_graphs_and_no_edges_are_batches_too():
     columns, _ = toy_columns()
     keys = [(4.0, torch.float32, None), (0.2, torch.float32, None)]
 
-    assert batches_by_key(keys, columns, np.arange(0), CPU)[keys[0]].num_graphs == 0
-    lonely = batches_by_key(keys, columns, np.arange(3), CPU)[keys[1]]
+    assert dict(batches_by_key(keys, columns, np.arange(0), CPU))[keys[0]].num_graphs == 0
+    lonely = dict(batches_by_key(keys, columns, np.arange(3), CPU))[keys[1]]
     assert lonely.edge_index.shape == (2, 0)
     assert lonely.num_graphs == 3

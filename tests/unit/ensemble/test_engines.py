@@ -198,7 +198,14 @@ def test_each_code_is_compiled_once_whatever_the_batches(ensemble, columns, copi
     again = CompiledEngine(members, CPU, place)
     said_by(again, columns, rows, 13)
 
-    assert copied == ["twin0", "t0001", "t0003", "t0004", "t0005", "t0006"]  # t0002 is a twin
+    assert sorted(copied) == [
+        "t0001",
+        "t0003",
+        "t0004",
+        "t0005",
+        "t0006",
+        "twin0",
+    ]  # t0002 is a twin
     assert all(way.startswith("from the cache") for way in again.ways.values())
     assert place.stat().st_mode & 0o777 == 0o700
 
@@ -280,7 +287,7 @@ def test_code_that_others_could_have_written_is_made_again(ensemble, columns, co
 
 def test_the_key_is_that_of_the_code_not_of_the_weights(ensemble, columns):
     first, second, *_ = twins(ensemble)
-    batch = batches_by_key([key_of(first)], columns, np.arange(4), CPU)[key_of(first)]
+    ((_, batch),) = batches_by_key([key_of(first)], columns, np.arange(4), CPU)
     tensors = {"positions": batch.positions}
     key = cache_key(first.signature, tensors)
     threads = torch.get_num_threads()
