@@ -592,6 +592,8 @@ def _describe_rows(
 ) -> RowFacts:
     """Describe the rows of a head on the test split: groups, kinds, and simpler predictions.
 
+    The latter end at the bounds of the target, as those of the ensemble do.
+
     Args:
         context: data shared by all steps of the build.
         name: name of the head.
@@ -602,7 +604,7 @@ def _describe_rows(
     numbers, sizes = list[np.ndarray](), list[np.ndarray]()
     by_elements, by_descriptor = list[np.ndarray](), list[np.ndarray]()
     baseline, local = result.simpler.baselines.get(name), result.simpler.local
-    target = context.targets[name]
+    target, bounds = context.targets[name], context.bounds(name)
     start = find_start(baseline, target.get("origin"), target.get("charge"))
     for piece in context.take(context.rows_of("test")):
         numbers.append(np.asarray(piece.numbers))
@@ -613,11 +615,11 @@ def _describe_rows(
             by_descriptor.append(local.predict(name, piece, start))
     elements, graph = np.concatenate(numbers), context.graph_of_row(name, "test")[mask]
     own = elements[mask] if context.is_node(name) else None
-    others = {"mean": np.broadcast_to(_center(context.targets[name]), single.shape)}
+    others = {"mean": np.broadcast_to(_center(target), single.shape)}
     if by_elements:
-        others["elements"] = np.concatenate(by_elements)[mask]
+        others["elements"] = clip_to_bounds(np.concatenate(by_elements)[mask], bounds)
     if by_descriptor:
-        others["descriptor"] = np.concatenate(by_descriptor)[mask]
+        others["descriptor"] = clip_to_bounds(np.concatenate(by_descriptor)[mask], bounds)
     if len(context.candidates) > 1:
         others["single"] = single
     kinds = find_kinds(elements, np.concatenate(sizes), graph, own)

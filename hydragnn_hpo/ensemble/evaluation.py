@@ -16,7 +16,7 @@ from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
 from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel
-from hydragnn_hpo.ensemble.calibrate import SYMBOLS, By, Strata, size_strata
+from hydragnn_hpo.ensemble.calibrate import SYMBOLS, By, Strata, clip_to_bounds, size_strata
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import (
@@ -460,6 +460,8 @@ def _predict(
 def _predict_simply(ensemble: Ensemble, name: str, columns: Columns) -> Iterator[np.ndarray]:
     """Yield the predictions of a head from the elements alone and from local descriptors.
 
+    They end at the bounds of the head, as those of the ensemble do.
+
     Args:
         ensemble: has both.
         name: name of the head.
@@ -479,7 +481,7 @@ def _predict_simply(ensemble: Ensemble, name: str, columns: Columns) -> Iterator
     if local is not None and name in local.heads:
         start = find_start(baseline, entry.origin, entry.charge)
         descriptor = local.predict(name, columns, start)
-    yield from (elements, descriptor)
+    yield from (clip_to_bounds(values, entry.bounds) for values in (elements, descriptor))
 
 
 def _evaluate_head(
