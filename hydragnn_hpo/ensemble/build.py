@@ -601,8 +601,7 @@ def _describe_rows(
         single: predictions of the best candidate for those rows, [R, w].
         result: has the predictions from the elements and from local descriptors.
     """
-    numbers, sizes = list[np.ndarray](), list[np.ndarray]()
-    by_elements, by_descriptor = list[np.ndarray](), list[np.ndarray]()
+    numbers, sizes, by_elements, by_descriptor = (list[np.ndarray]() for _ in range(4))
     baseline, local = result.simpler.baselines.get(name), result.simpler.local
     target, bounds = context.targets[name], context.bounds(name)
     start = find_start(baseline, target.get("origin"), target.get("charge"))
