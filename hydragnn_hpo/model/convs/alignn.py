@@ -15,6 +15,7 @@ from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.kernels.eager_gates import silu_of_norm
 from hydragnn_hpo.model.kernels.edge_functions import update_gated_edges
 from hydragnn_hpo.model.layers import mlp
+from hydragnn_hpo.model.row_products import RowLinear
 from hydragnn_hpo.model.scatter import Links, gather_nodes
 from hydragnn_hpo.model.triplets import find_triplets, legendre
 
@@ -33,7 +34,7 @@ class EdgeGatedConv(nn.Module):
         super().__init__()
         self.receive = nn.Linear(features, features)
         self.send = nn.Linear(features, features, bias=False)
-        self.gate = nn.Linear(features, features, bias=False)
+        self.gate = RowLinear(features, features, bias=False)
         self.own = nn.Linear(features, features)
         self.value = nn.Linear(features, features, bias=False)
         self.norm = nn.LayerNorm(features)

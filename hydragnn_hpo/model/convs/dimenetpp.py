@@ -14,6 +14,7 @@ from hydragnn_hpo.config.convs.angular import DimeNetPPOptions
 from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.kernels.passes import triplet_sum
 from hydragnn_hpo.model.layers import silu
+from hydragnn_hpo.model.row_products import RowLinear
 from hydragnn_hpo.model.scatter import Links, multiply_by_filters, sum_ends
 from hydragnn_hpo.model.triplets import SphericalBessel, find_triplets, legendre
 
@@ -46,7 +47,7 @@ class Residual(nn.Module):
     def __init__(self, features: int) -> None:
         """Build both maps."""
         super().__init__()
-        self.first, self.second = nn.Linear(features, features), nn.Linear(features, features)
+        self.first, self.second = RowLinear(features, features), RowLinear(features, features)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows of edges, [E, F] to [E, F]."""
@@ -100,15 +101,15 @@ class DimeNetPPConv(nn.Module):
         self.measure = nn.Sequential(*measure) if first else None
         sizes = (options.num_spherical, options.num_radial, self.reach)
         self.bessel = SphericalBessel(*sizes) if first else None
-        self.own, self.other = nn.Linear(f, f), nn.Linear(f, f)
+        self.own, self.other = RowLinear(f, f), RowLinear(f, f)
         self.filter = nn.Sequential(
             nn.Linear(k, options.basis_emb, bias=False),
             nn.Linear(options.basis_emb, f, bias=False),
         )
-        self.down, self.up = nn.Linear(f, width, bias=False), nn.Linear(width, f, bias=False)
+        self.down, self.up = RowLinear(f, width, bias=False), RowLinear(width, f, bias=False)
         self.angular = AngularSum(options)
         self.before = nn.Sequential(*(Residual(f) for _ in range(options.before_skip)))
-        self.mix = nn.Linear(f, f)
+        self.mix = RowLinear(f, f)
         self.after = nn.Sequential(*(Residual(f) for _ in range(options.after_skip)))
         self.gate = nn.Linear(k, f)
         self.out = _output_block(f, options)

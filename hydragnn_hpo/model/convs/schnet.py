@@ -10,6 +10,7 @@ from hydragnn_hpo.config.convs.scalar import SchNetOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.edge_functions import soften_rows
 from hydragnn_hpo.model.layers import ShiftedSoftplus
+from hydragnn_hpo.model.row_products import RowLinear
 
 
 class SchNetConv(nn.Module):
@@ -25,7 +26,7 @@ class SchNetConv(nn.Module):
         self.filter = nn.Sequential(
             nn.Linear(dimensions.basis_size, filters),
             ShiftedSoftplus(),
-            nn.Linear(filters, filters),
+            RowLinear(filters, filters),
         )
         self.into = nn.Linear(features, filters, bias=False)
         self.out = nn.Sequential(

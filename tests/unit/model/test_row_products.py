@@ -1,0 +1,92 @@
+"""Products by oneDNN are those of torch, with derivatives; torch does what they cannot."""
+
+import pytest
+import torch
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import linear
+
+from hydragnn_hpo.model import row_products
+from hydragnn_hpo.model.row_products import RowLinear, multiply_rows
+
+pytestmark = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN."
+)
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """Use oneDNN for all sizes on any processor, and list the shapes of its products."""
+    shapes = []
+    product = row_products._RowProduct.apply
+
+    def noted(rows, weight, bias):
+        shapes.append((tuple(rows.shape), tuple(weight.shape)))
+        return product(rows, weight, bias)
+
+    monkeypatch.setattr(row_products, "_is_quicker", lambda: True)
+    monkeypatch.setattr(row_products, "LEAST_WORK", 0)
+    monkeypatch.setattr(row_products._RowProduct, "apply", noted)
+    return shapes
+
+
+def make_inputs(dtype=torch.float32):
+    torch.manual_seed(0)
+    sizes = ((7, 5), (3, 5), (3,))
+    return [torch.randn(size, dtype=dtype, requires_grad=True) for size in sizes]
+
+
+def differentiate(product, inputs):
+    """Return the values, and the first and second derivatives of a nonlinear function of them."""
+    values = product(*inputs)
+    first = torch.autograd.grad((values**3).sum(), inputs, create_graph=True)
+    second = torch.autograd.grad(sum((each**2).sum() for each in first), inputs)
+    return [values, *first, *second]
+
+
+def test_values_and_derivatives_are_those_of_torch_in_double_precision(used):
+    found = differentiate(multiply_rows, make_inputs())
+    exact = [tensor.detach().double().requires_grad_() for tensor in make_inputs()]
+    for number, (own, wanted) in enumerate(zip(found, differentiate(linear, exact), strict=True)):
+        torch.testing.assert_close(own.double(), wanted, rtol=1e-5, atol=1e-4, msg=str(number))
+    assert used[0] == ((7, 5), (3, 5))
+    assert ((7, 3), (5, 3)) in used, "gradients by rows are such products, too"
+
+
+def test_a_layer_maps_as_one_of_torch_with_the_same_names(used):
+    layer, plain = RowLinear(5, 3, bias=False), torch.nn.Linear(5, 3, bias=False)
+    plain.load_state_dict(layer.state_dict())
+    rows = torch.randn(4, 5)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(rows), plain(rows))
+    assert len(used) == 1
+
+
+@pytest.mark.parametrize("way", ["double", "bf16", "vmap", "traced", "three dimensions"])
+def test_torch_multiplies_what_is_no_plain_matrix_in_single_precision(used, way):
+    rows, weight, bias = (each.detach() for each in make_inputs())
+    wanted = linear(rows, weight, bias)
+    if way == "double":
+        found = multiply_rows(rows.double(), weight.double(), bias.double()).float()
+    elif way == "bf16":
+        with torch.autocast("cpu", torch.bfloat16):
+            found = multiply_rows(rows, weight, bias)
+        assert found.dtype is torch.bfloat16
+        wanted = found
+    elif way == "vmap":
+        found = vmap(lambda one: multiply_rows(rows, one, bias))(weight.expand(2, 3, 5))[1]
+    elif way == "traced":
+        found = make_fx(multiply_rows)(rows, weight, bias)(rows, weight, bias)
+    else:
+        found = multiply_rows(rows.unsqueeze(0), weight, bias)[0]
+    torch.testing.assert_close(found, wanted)
+    assert used == []
+
+
+def test_few_rows_are_left_to_torch(used, monkeypatch):
+    rows, weight, bias = make_inputs()
+    monkeypatch.setattr(row_products, "LEAST_WORK", 7 * 15 + 1)
+    multiply_rows(rows, weight, bias)
+    assert used == []
+    multiply_rows(torch.cat((rows, rows)), weight, bias)
+    assert len(used) == 1
