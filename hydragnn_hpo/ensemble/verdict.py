@@ -162,7 +162,11 @@ class HeadEvidence:
         """Whether the error is clearly below that of always predicting the mean, if known."""
         if self.mean is None or not self.mean.mae:
             return True
-        return self.mae <= NOT_LEARNED * self.mean.mae and self.mean.z <= -CLEAR
+        return self.beats_mean(self.mae) and self.mean.z <= -CLEAR
+
+    def beats_mean(self, mae: float) -> bool:
+        """Check whether an error is below that of always predicting the mean, if it is known."""
+        return self.mean is None or not self.mean.mae or mae <= NOT_LEARNED * self.mean.mae
 
 
 @dataclass(frozen=True)
@@ -663,10 +667,10 @@ def judge_data(head: HeadEvidence) -> VerdictSentence | None:
         f"thresholds {100 * MORE_DATA:.0f} % and {CLEAR:g} standard errors (+-) for twice the "
         f"data, on sel; three fits of {curve.epochs} of {curve.full} epochs, of equally many steps"
     )
-    if min(gain, both) >= MORE_DATA and earlier > 0 and curve.z <= -CLEAR:
+    if min(gain, both) >= MORE_DATA and earlier > 0 and curve.z <= -CLEAR and head.beats_mean(last):
         sentence = f"more data should help: {shown}."
     elif not head.learned:
-        return None  # a curve that has not begun to fall says nothing about its end
+        return None  # a curve that has not fallen below the mean says nothing about its end
     elif gain + margin < MUCH_DATA:
         sentence = (
             f"more data alone should hardly help: {shown}; longer training, larger nets or "

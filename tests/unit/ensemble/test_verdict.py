@@ -206,6 +206,18 @@ CASES = {
         None,
         "",
     ),
+    "falls_towards_the_mean": (  # pure noise: smaller training sets are fitted more closely
+        "data",
+        {"mae": 0.97, "data": DataCurve((250, 500, 1000), (1.4, 1.2, 1.0), -4.0, 9, 9)},
+        None,
+        "",
+    ),
+    "falls_below_the_mean": (
+        "data",
+        {"mae": 0.97, "data": DataCurve((250, 500, 1000), (1.4, 1.1, 0.9), -4.0, 9, 9)},
+        "note",
+        "more data should help",
+    ),
     "large_groups": (
         "data",
         {"data": DataCurve((250, 700, 1000), (0.3, 0.25, 0.2), -4.0, 9, 9)},
