@@ -541,13 +541,14 @@ class Manifest(Config):
         return self
 
     @model_validator(mode="after")
-    def _sums_have_their_attribute(self) -> Self:
+    def _heads_have_their_attributes(self) -> Self:
         for name, head in self.heads.items():
-            if isinstance(head.sum, str) and head.sum not in self.attributes:
-                raise ValueError(
-                    f"'heads.{name}.sum' names {quote(head.sum)}, which is no attribute of the "
-                    "file; get it again."
-                )
+            for key, named in (("sum", head.sum), ("charge", head.charge)):
+                if isinstance(named, str) and named not in self.attributes:
+                    raise ValueError(
+                        f"'heads.{name}.{key}' names {quote(named)}, which is no attribute of the "
+                        "file; get it again."
+                    )
         return self
 
     @model_validator(mode="after")

@@ -231,6 +231,8 @@ def rename_level(values: dict, name: str) -> None:
         (lambda v: v["members"][0]["weights"].update(energy=-0.1), "write a number above 0"),
         (lambda v: v["members"][0].update(trial="../../x"), "write up to 100 letters"),
         (lambda v: v["members"].clear(), "members"),
+        (lambda v: v["heads"]["charge"].update(sum="q"), "'heads.charge.sum' names 'q', which is"),
+        (lambda v: v["heads"]["charge"].update(charge="q"), "'heads.charge.charge' names 'q',"),
         (lambda v: v["heads"]["energy"]["calibration"].update(b=0.0), "calibration needs"),
         (lambda v: v["heads"]["energy"]["calibration"].update(a=-1.0), "calibration needs"),
         (lambda v: v["heads"]["energy"]["calibration"].update(a=float("nan")), "holds NaN"),
