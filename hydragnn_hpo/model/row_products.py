@@ -52,12 +52,25 @@ class _RowProduct(Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Multiply.
+
+        Args:
+            ctx: keeps rows and weight.
+            rows: [R, I].
+            weight: [O, I].
+            bias: [O], or None.
+        """
         ctx.save_for_backward(rows, weight)
         product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
         return product
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Differentiate.
+
+        Returns:
+            Gradients of rows, weight and bias; None for those that are not wanted.
+        """
         rows, weight = ctx.saved_tensors
         to_rows, to_weight, to_bias = ctx.needs_input_grad
         return (
