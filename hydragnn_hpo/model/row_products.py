@@ -36,15 +36,20 @@ def _is_quicker() -> bool:
 def _is_plain(rows: Tensor, weight: Tensor) -> bool:
     """Check for plain tensors in fp32 on a CPU, which torch neither traces nor transforms."""
     return (
-        rows.dtype is torch.float32 is weight.dtype
-        and rows.device.type == "cpu"
-        and type(rows) is Tensor
-        and type(weight) in (Tensor, nn.Parameter)
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()
         and not torch._C._len_torch_dispatch_stack()
         and torch._C._functorch.peek_interpreter_stack() is None
+        and type(rows) is Tensor
+        and type(weight) in (Tensor, nn.Parameter)
+        and rows.dtype is torch.float32 is weight.dtype
+        and rows.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
     )
+
+
+def _is_much(rows: Tensor, weight: Tensor) -> bool:
+    """Check for matrices whose product pays; a tracer would note that it depends on their size."""
+    return rows.dim() == 2 and rows.shape[0] * weight.numel() >= LEAST_WORK
 
 
 class _RowProduct(Function):
@@ -91,8 +96,7 @@ def multiply_rows(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         [R, O].
     """
-    many = rows.dim() == 2 and rows.shape[0] * weight.numel() >= LEAST_WORK
-    if many and _is_quicker() and _is_plain(rows, weight):
+    if _is_plain(rows, weight) and _is_quicker() and _is_much(rows, weight):
         product: Tensor = _RowProduct.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
         return product
     return F.linear(rows, weight, bias)

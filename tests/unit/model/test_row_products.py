@@ -83,6 +83,18 @@ def test_torch_multiplies_what_is_no_plain_matrix_in_single_precision(used, way)
     assert used == []
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_program_is_traced_for_any_number_of_rows(used, monkeypatch, strict):
+    """A look at the number of rows would tie the program to those on one side of the limit."""
+    monkeypatch.setattr(row_products, "LEAST_WORK", 100 * 15)
+    layer, rows = RowLinear(5, 3), torch.export.Dim("rows", min=2, max=4096)
+    program = torch.export.export(
+        layer, (torch.randn(7, 5),), dynamic_shapes=({0: rows},), strict=strict
+    )
+    assert program.module()(torch.randn(4000, 5)).shape == (4000, 3)
+    assert used == []
+
+
 def test_few_rows_are_left_to_torch(used, monkeypatch):
     rows, weight, bias = make_inputs()
     monkeypatch.setattr(row_products, "LEAST_WORK", 7 * 15 + 1)
