@@ -90,15 +90,19 @@ def test_the_plan_of_half_a_run_says_what_is_left(finished, tmp_path, objective,
     """A copy of a run, cut off when its first trial had come to rest.
 
     Made-up results of the others lie between 0 and 1: a trial at rest goes on if it is the best,
-    and has nothing left to do if it is the worst.
+    and has nothing left to do if it is the worst. The others have trained no epoch: one that had
+    trained its last when the first came to rest would have nothing left to do, either.
     """
     run = tmp_path / "half"
     run.mkdir()
     (run / "campaign.toml").write_bytes((finished.run / "campaign.toml").read_bytes())
     for name in ("data", "trials"):
         (run / name).symlink_to(finished.run / name)
-    lines = []
-    for event in read_journal(finished.run / "events.jsonl"):
+    lines, events = [], list(read_journal(finished.run / "events.jsonl"))
+    first = next(event["trial"] for event in events if event["event"] == "ended")
+    for event in events:
+        if event["event"] in ("epoch", "checkpoint") and event["trial"] != first:
+            continue
         if event["event"] == "ended":
             lines.append(encode(event | {"objective": objective, "score": objective}))
             break
