@@ -1,9 +1,10 @@
 """Products of many rows with one small matrix, by oneDNN where it is quicker than torch's own.
 
-Shapes: R rows (mostly edges), I and O inputs and outputs of a linear map.
+Shapes: R rows (nodes or edges), I and O inputs and outputs of a linear map.
 """
 
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-LEAST_WORK = 2**25
-"""Multiplications from which oneDNN pays: it takes 0.25 ms for each shape that it has not seen."""
+BLOCKS = (2048, 512)
+"""Rows that oneDNN multiplies at a time; torch multiplies the rest.
+
+For each shape that it has not seen, oneDNN compiles a function (0.25 ms), of which it keeps 1,024
+at up to half a megabyte each. Batches have ever new numbers of rows.
+"""
+
+LEAST_WORK, LEAST_WIDTH = 2**22, 32
+"""Multiplications, and numbers of inputs and of outputs, from which blocks pay."""
 
 
 @functools.cache
@@ -36,8 +44,7 @@ def _is_quicker() -> bool:
 def _is_plain(rows: Tensor, weight: Tensor) -> bool:
     """Check for plain tensors in fp32 on a CPU, which torch neither traces nor transforms."""
     return (
-        not torch.compiler.is_compiling()
-        and not torch._C._len_torch_dispatch_stack()
+        not torch._C._len_torch_dispatch_stack()
         and torch._C._functorch.peek_interpreter_stack() is None
         and type(rows) is Tensor
         and type(weight) in (Tensor, nn.Parameter)
@@ -49,7 +56,33 @@ def _is_plain(rows: Tensor, weight: Tensor) -> bool:
 
 def _is_much(rows: Tensor, weight: Tensor) -> bool:
     """Check for matrices whose product pays; a tracer would note that it depends on their size."""
-    return rows.dim() == 2 and rows.shape[0] * weight.numel() >= LEAST_WORK
+    return (
+        rows.dim() == 2
+        and rows.shape[0] >= BLOCKS[-1]
+        and min(weight.shape) >= LEAST_WIDTH
+        and rows.shape[0] * weight.numel() >= LEAST_WORK
+    )
+
+
+def _is_for_blocks(rows: Tensor, weight: Tensor) -> bool:
+    """Check whether rows are multiplied block by block."""
+    compiles = torch.compiler.is_compiling()
+    return not compiles and _is_quicker() and _is_plain(rows, weight) and _is_much(rows, weight)
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    """Yield the blocks of ``count`` rows."""
+    start = 0
+    for size in BLOCKS:
+        for _ in range((count - start) // size):
+            yield slice(start, start + size)
+            start += size
+
+
+def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``rows @ weight.T + bias`` by oneDNN."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    return product
 
 
 class _RowProduct(Function):
@@ -57,7 +90,7 @@ class _RowProduct(Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Multiply.
+        """Multiply block by block; what oneDNN gives is small enough to stay in a cache.
 
         Args:
             ctx: keeps rows and weight.
@@ -66,7 +99,12 @@ class _RowProduct(Function):
             bias: [O], or None.
         """
         ctx.save_for_backward(rows, weight)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+        product, done = rows.new_empty(len(rows), len(weight)), 0
+        for block in _blocks(len(rows)):
+            product[block] = _multiply(rows[block], weight, bias)
+            done = block.stop
+        if done < len(rows):
+            product[done:] = F.linear(rows[done:], weight, bias)
         return product
 
     @staticmethod
@@ -80,9 +118,47 @@ class _RowProduct(Function):
         to_rows, to_weight, to_bias = ctx.needs_input_grad
         return (
             multiply_rows(grad, weight.t()) if to_rows else None,
-            grad.t() @ rows if to_weight else None,
+            _sum_products(grad, rows) if to_weight else None,
             grad.sum(0) if to_bias else None,
         )
+
+
+class _ProductSum(Function):
+    """``grad.T @ rows``: the gradient by the matrix of a product of rows, likewise in blocks."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, rows: Tensor) -> Tensor:
+        """Multiply and add up block by block.
+
+        Args:
+            ctx: keeps both.
+            grad: [R, O].
+            rows: [R, I].
+        """
+        ctx.save_for_backward(grad, rows)
+        total, done = grad.new_zeros(grad.shape[1], rows.shape[1]), 0
+        for block in _blocks(len(rows)):
+            total += _multiply(grad[block].t(), rows[block].t())
+            done = block.stop
+        return total.addmm_(grad[done:].t(), rows[done:]) if done < len(rows) else total
+
+    @staticmethod
+    def backward(ctx: Any, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Differentiate.
+
+        Returns:
+            Gradients of both.
+        """
+        grad, rows = ctx.saved_tensors
+        return multiply_rows(rows, second), multiply_rows(grad, second.t())
+
+
+def _sum_products(grad: Tensor, rows: Tensor) -> Tensor:
+    """Return ``grad.T @ rows``, [O, I], where a product of these rows was made in blocks."""
+    if _is_plain(grad, rows):
+        total: Tensor = _ProductSum.apply(grad, rows)  # type: ignore[no-untyped-call]
+        return total
+    return grad.t() @ rows
 
 
 def multiply_rows(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -96,7 +172,7 @@ def multiply_rows(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         [R, O].
     """
-    if _is_plain(rows, weight) and _is_quicker() and _is_much(rows, weight):
+    if _is_for_blocks(rows, weight):
         product: Tensor = _RowProduct.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
         return product
     return F.linear(rows, weight, bias)

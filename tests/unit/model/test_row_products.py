@@ -16,24 +16,25 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def used(monkeypatch):
-    """Use oneDNN for all sizes on any processor, and list the shapes of its products."""
+    """Use oneDNN for 2 rows and more on any processor, and list the shapes that it is given."""
     shapes = []
-    product = row_products._RowProduct.apply
+    product = row_products._multiply
 
-    def noted(rows, weight, bias):
+    def noted(rows, weight, bias=None):
         shapes.append((tuple(rows.shape), tuple(weight.shape)))
         return product(rows, weight, bias)
 
     monkeypatch.setattr(row_products, "_is_quicker", lambda: True)
+    monkeypatch.setattr(row_products, "BLOCKS", (4, 2))
     monkeypatch.setattr(row_products, "LEAST_WORK", 0)
-    monkeypatch.setattr(row_products._RowProduct, "apply", noted)
+    monkeypatch.setattr(row_products, "LEAST_WIDTH", 1)
+    monkeypatch.setattr(row_products, "_multiply", noted)
     return shapes
 
 
-def make_inputs(dtype=torch.float32):
+def make_inputs(rows=7):
     torch.manual_seed(0)
-    sizes = ((7, 5), (3, 5), (3,))
-    return [torch.randn(size, dtype=dtype, requires_grad=True) for size in sizes]
+    return [torch.randn(size, requires_grad=True) for size in ((rows, 5), (3, 5), (3,))]
 
 
 def differentiate(product, inputs):
@@ -44,13 +45,23 @@ def differentiate(product, inputs):
     return [values, *first, *second]
 
 
-def test_values_and_derivatives_are_those_of_torch_in_double_precision(used):
-    found = differentiate(multiply_rows, make_inputs())
-    exact = [tensor.detach().double().requires_grad_() for tensor in make_inputs()]
+@pytest.mark.parametrize("rows", [2, 7, 12])
+def test_values_and_derivatives_are_those_of_torch_in_double_precision(used, rows):
+    found = differentiate(multiply_rows, make_inputs(rows))
+    exact = [tensor.detach().double().requires_grad_() for tensor in make_inputs(rows)]
     for number, (own, wanted) in enumerate(zip(found, differentiate(linear, exact), strict=True)):
         torch.testing.assert_close(own.double(), wanted, rtol=1e-5, atol=1e-4, msg=str(number))
-    assert used[0] == ((7, 5), (3, 5))
-    assert ((7, 3), (5, 3)) in used, "gradients by rows are such products, too"
+    block = min(rows, 4)
+    assert used[0] == ((block, 5), (3, 5))
+    assert ((block, 3), (5, 3)) in used, "gradients by rows are such products, too"
+    assert ((3, block), (5, block)) in used, "and so are those by the matrix"
+
+
+def test_numbers_of_rows_do_not_make_new_shapes(used):
+    """oneDNN compiles a function for each shape, and keeps it."""
+    for rows in range(2, 40):
+        multiply_rows(*make_inputs(rows))
+    assert set(used) == {((4, 5), (3, 5)), ((2, 5), (3, 5))}
 
 
 def test_a_layer_maps_as_one_of_torch_with_the_same_names(used):
@@ -59,7 +70,7 @@ def test_a_layer_maps_as_one_of_torch_with_the_same_names(used):
     rows = torch.randn(4, 5)
     with torch.inference_mode():
         torch.testing.assert_close(layer(rows), plain(rows))
-    assert len(used) == 1
+    assert used
 
 
 @pytest.mark.parametrize("way", ["double", "bf16", "vmap", "traced", "three dimensions"])
@@ -97,8 +108,12 @@ def test_a_program_is_traced_for_any_number_of_rows(used, monkeypatch, strict):
 
 def test_few_rows_are_left_to_torch(used, monkeypatch):
     rows, weight, bias = make_inputs()
+    multiply_rows(rows[:1], weight, bias)
     monkeypatch.setattr(row_products, "LEAST_WORK", 7 * 15 + 1)
     multiply_rows(rows, weight, bias)
-    assert used == []
+    monkeypatch.setattr(row_products, "LEAST_WIDTH", 4)
     multiply_rows(torch.cat((rows, rows)), weight, bias)
-    assert len(used) == 1
+    assert used == []
+    monkeypatch.setattr(row_products, "LEAST_WIDTH", 3)
+    multiply_rows(torch.cat((rows, rows)), weight, bias)
+    assert used
