@@ -1,6 +1,6 @@
 """Products of many rows with one small matrix, by oneDNN where it is quicker than torch's own.
 
-Shapes: R rows (nodes or edges), I and O inputs and outputs of a linear map.
+Shapes: R rows (mostly edges), I and O inputs and outputs of a linear map.
 """
 
 import functools
@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-BLOCKS = (2048, 512)
+BLOCKS = (8192, 2048)
 """Rows that oneDNN multiplies at a time; torch multiplies the rest.
 
 For each shape that it has not seen, oneDNN compiles a function (0.25 ms), of which it keeps 1,024
 at up to half a megabyte each. Batches have ever new numbers of rows.
 """
 
-LEAST_WORK, LEAST_WIDTH = 2**22, 32
-"""Multiplications, and numbers of inputs and of outputs, from which blocks pay."""
+LEAST_WORK = 2**25
+"""Multiplications from which blocks pay."""
 
 
 @functools.cache
@@ -59,7 +59,6 @@ def _is_much(rows: Tensor, weight: Tensor) -> bool:
     return (
         rows.dim() == 2
         and rows.shape[0] >= BLOCKS[-1]
-        and min(weight.shape) >= LEAST_WIDTH
         and rows.shape[0] * weight.numel() >= LEAST_WORK
     )
 
@@ -118,47 +117,9 @@ class _RowProduct(Function):
         to_rows, to_weight, to_bias = ctx.needs_input_grad
         return (
             multiply_rows(grad, weight.t()) if to_rows else None,
-            _sum_products(grad, rows) if to_weight else None,
+            grad.t() @ rows if to_weight else None,
             grad.sum(0) if to_bias else None,
         )
-
-
-class _ProductSum(Function):
-    """``grad.T @ rows``: the gradient by the matrix of a product of rows, likewise in blocks."""
-
-    @staticmethod
-    def forward(ctx: Any, grad: Tensor, rows: Tensor) -> Tensor:
-        """Multiply and add up block by block.
-
-        Args:
-            ctx: keeps both.
-            grad: [R, O].
-            rows: [R, I].
-        """
-        ctx.save_for_backward(grad, rows)
-        total, done = grad.new_zeros(grad.shape[1], rows.shape[1]), 0
-        for block in _blocks(len(rows)):
-            total += _multiply(grad[block].t(), rows[block].t())
-            done = block.stop
-        return total.addmm_(grad[done:].t(), rows[done:]) if done < len(rows) else total
-
-    @staticmethod
-    def backward(ctx: Any, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Differentiate.
-
-        Returns:
-            Gradients of both.
-        """
-        grad, rows = ctx.saved_tensors
-        return multiply_rows(rows, second), multiply_rows(grad, second.t())
-
-
-def _sum_products(grad: Tensor, rows: Tensor) -> Tensor:
-    """Return ``grad.T @ rows``, [O, I], where a product of these rows was made in blocks."""
-    if _is_plain(grad, rows):
-        total: Tensor = _ProductSum.apply(grad, rows)  # type: ignore[no-untyped-call]
-        return total
-    return grad.t() @ rows
 
 
 def multiply_rows(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -27,7 +27,6 @@ def used(monkeypatch):
     monkeypatch.setattr(row_products, "_is_quicker", lambda: True)
     monkeypatch.setattr(row_products, "BLOCKS", (4, 2))
     monkeypatch.setattr(row_products, "LEAST_WORK", 0)
-    monkeypatch.setattr(row_products, "LEAST_WIDTH", 1)
     monkeypatch.setattr(row_products, "_multiply", noted)
     return shapes
 
@@ -54,7 +53,6 @@ def test_values_and_derivatives_are_those_of_torch_in_double_precision(used, row
     block = min(rows, 4)
     assert used[0] == ((block, 5), (3, 5))
     assert ((block, 3), (5, 3)) in used, "gradients by rows are such products, too"
-    assert ((3, block), (5, block)) in used, "and so are those by the matrix"
 
 
 def test_numbers_of_rows_do_not_make_new_shapes(used):
@@ -111,9 +109,6 @@ def test_few_rows_are_left_to_torch(used, monkeypatch):
     multiply_rows(rows[:1], weight, bias)
     monkeypatch.setattr(row_products, "LEAST_WORK", 7 * 15 + 1)
     multiply_rows(rows, weight, bias)
-    monkeypatch.setattr(row_products, "LEAST_WIDTH", 4)
-    multiply_rows(torch.cat((rows, rows)), weight, bias)
     assert used == []
-    monkeypatch.setattr(row_products, "LEAST_WIDTH", 3)
     multiply_rows(torch.cat((rows, rows)), weight, bias)
     assert used
