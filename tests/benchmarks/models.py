@@ -55,8 +55,14 @@ QUICK = ("gat", "cgcnn", "schnet", "egnn", "painn")
 """Convs of which a quick run measures forces and loops, too; steps of others take longer."""
 
 
-def molecule(random: np.random.Generator, name: str) -> Graph:
-    """Grow a branched molecule: bonds of 1.2 to 1.6 angstrom, no two atoms nearer than 1."""
+def molecule(random: np.random.Generator, name: str, most: int | None) -> Graph:
+    """Grow a branched molecule: bonds of 1.2 to 1.6 angstrom, no two atoms nearer than 1.
+
+    Args:
+        random: draws it.
+        name: of the structure.
+        most: edges that an atom receives, those of the first atoms; None for all within the cutoff.
+    """
     size, positions = int(random.integers(15, 26)), np.zeros((1, 3))
     while len(positions) < size:
         way = random.normal(size=3)
@@ -67,14 +73,18 @@ def molecule(random: np.random.Generator, name: str) -> Graph:
     numbers = random.choice([1, 6, 7, 8], size, p=[0.5, 0.35, 0.05, 0.1]).astype(np.int16)
     free, nowhere = np.zeros(3, dtype=bool), np.zeros((3, 3))
     edges, shift = find_edges(positions, nowhere, free, CUTOFF)
+    if most is not None:
+        received = edges[:, 1]  # sorted
+        kept = np.arange(len(edges)) - np.searchsorted(received, received) < most
+        edges, shift = edges[kept], shift[kept]
     targets = {"energy": random.normal(-80.0, 5.0, 1), "forces": random.normal(size=(size, 3))}
     return Graph(name, numbers, positions, nowhere, free, edges, shift, targets, name, None)
 
 
-def molecules(count: int) -> Columns:
+def molecules(count: int, most: int | None = None) -> Columns:
     """Make molecules of 20 atoms and 334 edges on average, always the same ones."""
     random = np.random.default_rng(7)
-    made = [molecule(random, f"m{number}") for number in range(count)]
+    made = [molecule(random, f"m{number}", most) for number in range(count)]
     targets = {
         "energy": TargetConfig(level="graph", unit="eV", energy="total"),
         "forces": TargetConfig(
@@ -97,10 +107,11 @@ class Bench:
     """CPU time per batch of laying edges out in pairs."""
 
     @classmethod
-    def of(cls, count: int) -> "Bench":
+    def of(cls, count: int, most: int | None = None) -> "Bench":
+        """Make batches; ``most`` limits the edges of an atom, see ``molecule``."""
         from pyg_models import as_batch
 
-        columns = molecules(count * BATCH)
+        columns = molecules(count * BATCH, most)
         rows = np.arange(columns.num_graphs).reshape(count, BATCH)
 
         def made(pairs: bool) -> list[Batch]:
@@ -132,7 +143,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def our_net(
-    conv: str, bench: Bench, forces: bool, kernels: str = "auto"
+    conv: str, bench: Bench, forces: bool, kernels: str = "auto", pool: str = "contributions"
 ) -> tuple[MultiHeadGNN, dict[str, HeadConfig]]:
     """Build our net with an energy, and forces as its derivative."""
     torch.manual_seed(0)
@@ -148,7 +159,8 @@ def our_net(
         "energy": {"level": "graph", "shape": "scalar", "energy": "total", **spread},
         "forces": {"level": "node", "shape": "vector", "derived_from": "energy", **unit},
     }
-    heads = {name: HeadConfig(pool="contributions") for name in targets if forces or name[0] == "e"}
+    names = targets if forces else ("energy",)
+    heads = {name: HeadConfig.model_validate({"pool": pool}) for name in names}
     net = MultiHeadGNN(model, heads, targets)
     return net.train(), heads
 

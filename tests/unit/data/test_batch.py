@@ -279,9 +279,10 @@ def test_edges_without_a_reverse_are_counted_and_close_the_first_half(edges, shi
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("share", [0.02, 0.4, 1.0])
-def test_edges_left_out_at_random_cost_the_others_no_reverse(seed, share):
+@pytest.mark.parametrize("cell", [SMALL, np.zeros((3, 3))], ids=["crystal", "molecule"])
+def test_edges_left_out_at_random_cost_the_others_no_reverse(seed, share, cell):
     random = np.random.default_rng(seed)
-    edge_index, shift, _ = neighbours(4, SMALL, 4.5, seed)
+    edge_index, shift, _ = neighbours(4, cell, 4.5, seed)
     kept = random.random(len(shift)) >= share
     if share < 1.0:
         kept[random.integers(len(shift))] = False
