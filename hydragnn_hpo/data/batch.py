@@ -140,14 +140,14 @@ def _pair_by_position(edge_index: IntArray, num_nodes: int) -> tuple[IntArray, I
 def _as_many(keys: IntArray, others: IntArray) -> NDArray[np.bool_]:
     """Check which keys are as often among others as among themselves; both are sorted."""
     if len(others) and all((each[1:] > each[:-1]).all() for each in (keys, others)):
-        places = np.searchsorted(others, keys)
-        found: NDArray[np.bool_] = others.take(places, mode="clip") == keys
-        return found
-    counts = [
-        np.searchsorted(each, keys, side="right") - np.searchsorted(each, keys)
-        for each in (keys, others)
-    ]
-    same: NDArray[np.bool_] = counts[0] == counts[1]
+        known = others.take(np.searchsorted(others, keys), mode="clip")  # no key comes twice
+        same: NDArray[np.bool_] = known == keys
+    else:
+        counts = [
+            np.searchsorted(each, keys, side="right") - np.searchsorted(each, keys)
+            for each in (keys, others)
+        ]
+        same = counts[0] == counts[1]
     return same
 
 

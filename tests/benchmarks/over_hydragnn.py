@@ -23,6 +23,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -76,7 +77,7 @@ def their_batches(bench: Bench, columns: int) -> list[Any]:
 
 def their_net(conv: str, batches: list[Any], columns: int) -> nn.Module:
     """Build HydraGNN's net with one head of energies."""
-    import torch_cluster
+    import torch_cluster  # type: ignore[import-not-found]
     from hydragnn.models import create_model
     from torch_geometric.nn.models import schnet
 
@@ -110,36 +111,36 @@ def their_loss(net: nn.Module, data: Any, std: float, forces: bool) -> Tensor:
     return loss + F.mse_loss(-std * slope, data.forces)
 
 
-def steps_of(
-    side: str, conv: str, bench: Bench, forces: bool
-) -> tuple[nn.Module, Callable[[int], None]]:
-    """Build one side's net, and the function that takes an optimizer step on a batch."""
-    if side == "ours":
+@dataclass(frozen=True)
+class Trainee:
+    """A net with its loss on a batch and its optimizer."""
+
+    net: nn.Module
+    loss_of: Callable[[int], Tensor]
+    optimizer: torch.optim.Optimizer
+
+    @classmethod
+    def ours(cls, conv: str, bench: Bench, forces: bool) -> "Trainee":
         pool = "contributions" if forces else "mean"  # release 3.0 has no energies of atoms
         net, heads = our_net(conv, bench, forces, pool=pool)
         optimizer = make_optimizer(net, TrainConfig())
+        return cls(net, lambda row: our_loss(net, heads, bench.batches[row]), optimizer)
 
-        def loss_of(row: int) -> Tensor:
-            return our_loss(net, heads, bench.batches[row])
-
-    else:
-        columns = FEATURES if side == "wide" or conv == "cgcnn" else 1
+    @classmethod
+    def theirs(cls, conv: str, bench: Bench, forces: bool, columns: int) -> "Trainee":
         batches = their_batches(bench, columns)
         net = their_net(conv, batches, columns)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        return cls(net, lambda row: their_loss(net, batches[row], bench.std, forces), optimizer)
 
-        def loss_of(row: int) -> Tensor:
-            return their_loss(net, batches[row], bench.std, forces)
-
-    def step(row: int) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(row)
-        loss.backward()
-        optimizer.step()
+    def step(self, row: int) -> None:
+        """Take an optimizer step on a batch."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss_of(row)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
         if not np.isfinite(loss.item()):
-            raise SystemExit(f"{conv}: the loss of {side} is {loss.item()}")
-
-    return net, step
+            raise SystemExit(f"the loss of {type(self.net).__name__} is {loss.item()}")
 
 
 def work(side: str, count: int, pipe: Connection) -> None:
@@ -153,11 +154,15 @@ def work(side: str, count: int, pipe: Connection) -> None:
             conv, edges, forces = said
             bench = bench_of(edges, count)
             layout = bench.layout_seconds if side == "ours" else 0.0
-            net, step = steps_of(side, conv, bench, forces)
-            step(0)
-            pipe.send(sum(each.numel() for each in net.parameters()))
+            if side == "ours":
+                trainee = Trainee.ours(conv, bench, forces)
+            else:
+                columns = FEATURES if side == "wide" or conv == "cgcnn" else 1
+                trainee = Trainee.theirs(conv, bench, forces, columns)
+            trainee.step(0)
+            pipe.send(sum(each.numel() for each in trainee.net.parameters()))
         else:
-            spent = seconds(partial(list, map(step, range(count))))
+            spent = seconds(partial(list, map(trainee.step, range(count))))
             pipe.send(spent / count + layout)
 
 
