@@ -9,6 +9,7 @@ Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -92,7 +93,8 @@ class Edges:
     links: Links
     """Sender and receiver of every edge, and the edges sorted by either."""
     directions: Tensor
-    """Unit vectors from sender to receiver, [E, 3]; they rotate with the structure."""
+    """Unit vectors from sender to receiver, [E, 3]; they rotate with the structure. [0, 3] for
+    convs that read no more than the envelope."""
     pair_lengths: Tensor
     """Lengths in angstrom, [P]."""
     pair_basis: Tensor
@@ -170,6 +172,26 @@ class Edges:
         """Sum the messages that each node receives: [E, ...] to [N, ...]."""
         return scatter.sum_messages(messages, self.links)
 
+    def faded_sum(self, values: Tensor) -> Tensor:
+        """Sum ``envelope_ij * value_j`` over neighbours j, [N, F] to [N, F]."""
+        weights = self.pair_envelope
+        if weights.requires_grad or weights.dtype is not values.dtype:
+            return passes.weighted_sum(values, weights, self.links)
+        return scatter.sum_both_ways(values, *self.faded_neighbors)
+
+    @cached_property
+    def faded_neighbors(self) -> tuple[scatter.Segments, scatter.Segments]:
+        """Senders of a node's edges with their envelopes, and the receivers of those it sends."""
+        links, weights = self.links, self.envelope.squeeze(-1)
+
+        def sort(other: Tensor, order: Tensor, starts: Tensor) -> scatter.Segments:
+            return other.index_select(0, order), starts, weights.index_select(0, order)
+
+        senders = sort(links.sender, links.by_receiver, links.receiver_starts)
+        if links.sender_starts is links.receiver_starts:
+            return senders, senders  # every edge has its reverse, as long as itself
+        return senders, sort(links.receiver, links.by_sender, links.sender_starts)
+
     def filtered_sum(self, values: Tensor, filters: Tensor) -> Tensor:
         """Sum ``filter_ij * value_j`` over neighbours j, [N, F], see ``passes.filtered_sum``."""
         return passes.filtered_sum(values, filters, self.links)
@@ -189,21 +211,24 @@ def make_edges(links: Links, vectors: Tensor, *, basis: nn.Module | None, cutoff
     Args:
         links: sender and receiver of every edge.
         vectors: vector of each pair from sender to receiver, in angstrom, [P, 3].
-        basis: radial functions of the length; None for convs that read none.
+        basis: radial functions of the length; None for convs that read no more than the envelope.
         cutoff: length at which messages vanish, in angstrom.
     """
     lengths = torch.linalg.vector_norm(vectors, dim=-1)
-    directions = vectors / lengths.clamp(min=1e-6).unsqueeze(-1)
-    rest = links.sender.shape[0] - lengths.shape[0]
-    if rest:
-        directions = torch.cat((directions, -directions[:rest]))
     return Edges(
         links=links,
-        directions=directions,
+        directions=vectors[:0] if basis is None else _directions(vectors, lengths, links),
         pair_lengths=lengths,
         pair_basis=lengths.new_zeros(lengths.shape[0], 0) if basis is None else basis(lengths),
         pair_envelope=envelope(lengths, cutoff).unsqueeze(-1),
     )
+
+
+def _directions(vectors: Tensor, lengths: Tensor, links: Links) -> Tensor:
+    """Return unit vectors of all edges, [E, 3], from the vectors and lengths of pairs."""
+    directions = vectors / lengths.clamp(min=1e-6).unsqueeze(-1)
+    rest = links.sender.shape[0] - lengths.shape[0]
+    return torch.cat((directions, -directions[:rest])) if rest else directions
 
 
 def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:

@@ -284,6 +284,46 @@ def segment_sum(
     return sums.view(shape)
 
 
+Segments = tuple[Tensor, Tensor, Tensor]
+"""Rows sorted by segment, [n], where each segment begins, and the end, [s + 1], weights, [n]."""
+
+
+class _SumBothWays(Function):
+    """``segment_sum``; its gradient is the same with both ways exchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, *ways: Tensor) -> Tensor:
+        """Sum the first way.
+
+        Args:
+            ctx: keeps the ways for ``backward``.
+            values: of the nodes, [N, F].
+            ways: the ``Segments`` of this way, then those of the way back.
+        """
+        ctx.save_for_backward(*ways)
+        return segment_sum(values, *ways[:3])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        ways = ctx.saved_tensors
+        return _SumBothWays.apply(grad, *ways[3:], *ways[:3]), *[None] * 6  # type: ignore[no-untyped-call]
+
+
+def sum_both_ways(values: Tensor, there: Segments, back: Segments) -> Tensor:
+    """Sum weighted rows, with weights that need no gradient.
+
+    Args:
+        values: of the nodes, [N, F].
+        there: the nodes that each node sums, and their weights.
+        back: the nodes that each node is summed by, with the same weights.
+
+    Returns:
+        [N, F].
+    """
+    sums: Tensor = _SumBothWays.apply(values, *there, *back)  # type: ignore[no-untyped-call]
+    return sums
+
+
 def gather_rows(values: Tensor, index: Tensor) -> Tensor:
     """Gather rows, [N, ...] to [n, ...], as a matrix, which torch copies fastest."""
     if values.dim() <= 2:

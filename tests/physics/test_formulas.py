@@ -85,7 +85,7 @@ def bytes_saved(trunk, batch):
     """
     edges = trunk.edges(batch)
     trunk.edges = lambda _: edges
-    shared = [*trunk.parameters(), *edges.links.arrays]
+    shared = [*trunk.parameters(), *edges.links.arrays, *sum(edges.faded_neighbors, ())]
     own = {each.untyped_storage().data_ptr() for each in shared}
     kept = {}
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import GINOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.passes import weighted_sum
 from hydragnn_hpo.model.layers import mlp
 
 
@@ -38,6 +37,6 @@ class GINConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        message = weighted_sum(scalars, edges.pair_envelope, edges.links)
+        message = edges.faded_sum(scalars)
         own = scalars if self.eps is None else scalars * (1.0 + self.eps)
         return self.update(own + message), None

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import MFCOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.passes import weighted_sum
 
 
 class DegreeGroups(NamedTuple):
@@ -76,7 +75,7 @@ class MFCConv(nn.Module):
             The change of the scalars, [N, F], and the groups, which all layers share.
         """
         state = group_by_degree(edges, self.highest) if state is None else state
-        gathered = weighted_sum(scalars, edges.pair_envelope, edges.links)
+        gathered = edges.faded_sum(scalars)
         both = torch.cat((gathered, scalars), dim=1).index_select(0, state.order)
         higher = both * state.share
         mixed = apply_per_degree(both - higher, higher, self.weight, state.counts)

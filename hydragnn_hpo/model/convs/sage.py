@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import SAGEOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.passes import weighted_sum
 from hydragnn_hpo.model.scatter import segment_max
 
 
@@ -51,6 +50,6 @@ class SAGEConv(nn.Module):
 
     def _gathered(self, scalars: Tensor, edges: Edges) -> Tensor:
         if self.pool is None:
-            return weighted_sum(scalars, edges.pair_envelope, edges.links)
+            return edges.faded_sum(scalars)
         messages = F.silu(self.pool(scalars))
         return segment_max(edges.at_sender(messages) * edges.envelope, edges.links)
