@@ -181,7 +181,11 @@ class Edges:
 
     @cached_property
     def faded_neighbors(self) -> tuple[scatter.Segments, scatter.Segments]:
-        """Senders of a node's edges with their envelopes, and the receivers of those it sends."""
+        """Neighbours of all nodes with their envelopes, sorted once for all layers.
+
+        Returns:
+            The senders of the edges that each node receives, the receivers of those that it sends.
+        """
         links, weights = self.links, self.envelope.squeeze(-1)
 
         def sort(other: Tensor, order: Tensor, starts: Tensor) -> scatter.Segments:
