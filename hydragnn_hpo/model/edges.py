@@ -177,7 +177,7 @@ class Edges:
         weights = self.pair_envelope
         if weights.requires_grad or weights.dtype is not values.dtype:
             return passes.weighted_sum(values, weights, self.links)
-        return scatter.sum_both_ways(values, *self.faded_neighbors)
+        return scatter.sum_neighbors(values, *self.faded_neighbors)
 
     @cached_property
     def faded_neighbors(self) -> tuple[scatter.Segments, scatter.Segments]:

@@ -288,39 +288,40 @@ Segments = tuple[Tensor, Tensor, Tensor]
 """Rows sorted by segment, [n], where each segment begins, and the end, [s + 1], weights, [n]."""
 
 
-class _SumBothWays(Function):
-    """``segment_sum``; its gradient is the same with both ways exchanged."""
+class _NeighborSum(Function):
+    """``sum_neighbors``; its gradient is the same with both ways exchanged."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, *ways: Tensor) -> Tensor:
-        """Sum the first way.
+    def forward(ctx: Any, values: Tensor, *segments: Tensor) -> Tensor:
+        """Sum the neighbours of incoming edges.
 
         Args:
-            ctx: keeps the ways for ``backward``.
+            ctx: keeps the segments for ``backward``.
             values: of the nodes, [N, F].
-            ways: the ``Segments`` of this way, then those of the way back.
+            segments: those of incoming edges, then those of outgoing ones.
         """
-        ctx.save_for_backward(*ways)
-        return segment_sum(values, *ways[:3])
+        ctx.save_for_backward(*segments)
+        return segment_sum(values, *segments[:3])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Gradients:
-        ways = ctx.saved_tensors
-        return _SumBothWays.apply(grad, *ways[3:], *ways[:3]), *[None] * 6  # type: ignore[no-untyped-call]
+        segments = ctx.saved_tensors
+        slope = _NeighborSum.apply(grad, *segments[3:], *segments[:3])  # type: ignore[no-untyped-call]
+        return slope, *[None] * 6
 
 
-def sum_both_ways(values: Tensor, there: Segments, back: Segments) -> Tensor:
-    """Sum weighted rows, with weights that need no gradient.
+def sum_neighbors(values: Tensor, incoming: Segments, outgoing: Segments) -> Tensor:
+    """Sum the weighted rows of neighbours, with weights that need no gradient.
 
     Args:
         values: of the nodes, [N, F].
-        there: the nodes that each node sums, and their weights.
-        back: the nodes that each node is summed by, with the same weights.
+        incoming: the senders of the edges that each node receives, and the edges' weights.
+        outgoing: the receivers of the edges that each node sends, with the same weights.
 
     Returns:
         [N, F].
     """
-    sums: Tensor = _SumBothWays.apply(values, *there, *back)  # type: ignore[no-untyped-call]
+    sums: Tensor = _NeighborSum.apply(values, *incoming, *outgoing)  # type: ignore[no-untyped-call]
     return sums
 
 

@@ -7,6 +7,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.model import scatter
+from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.passes import (
     attention_sum,
     coupled_sum,
@@ -321,3 +322,20 @@ def test_equal_messages_share_the_gradient_and_the_floor_takes_none():
     messages.grad = None
     segment_min(messages, links).sum().backward()
     assert (messages.grad == 0).all()
+
+
+@pytest.mark.parametrize("learned", [False, True], ids=["weights", "weights with gradients"])
+def test_neighbours_are_summed_by_their_envelopes(layout, learned):
+    """The sum is a product with the matrix that the weights fill."""
+    links, rows = layout
+    values, weights = draw(NODES, FEATURES), draw(rows, 1, seed=1).detach().requires_grad_(learned)
+    edges = Edges(links, weights.new_zeros(0, 3), weights[:, 0], weights, weights)
+    matrix = torch.zeros(NODES, NODES, dtype=values.dtype)
+    matrix.index_put_((links.receiver, links.sender), edges.envelope[:, 0], accumulate=True)
+    torch.testing.assert_close(edges.faded_sum(values), matrix @ values)
+
+    def faded(values, weights):
+        return replace(edges, pair_envelope=weights).faded_sum(values)
+
+    assert gradcheck(faded, (values, weights))
+    assert gradgradcheck(faded, (values, weights))
