@@ -94,7 +94,7 @@ class ConvSpec:
     kept: Amount
     """Values that one layer saves for the backward pass: 4 bytes each in fp32."""
     edge_features: bool = True
-    """Whether it reads the lengths of edges, beyond their envelope."""
+    """Whether it reads lengths or directions of edges, beyond the envelope."""
     vectors: bool = False
     """Whether its state holds equivariant vectors, as node-level vector heads need."""
     forces: bool = True
