@@ -6,6 +6,7 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.data.batch import Batch, Prefetcher, make_batch
+    from hydragnn_hpo.data.batch_layout import arrange_in_pairs, cut_filler, pad_batch
     from hydragnn_hpo.data.batch_sampler import BatchSampler, balance_load, predict_graph_costs
     from hydragnn_hpo.data.build_plan import Piece, find_file, find_files, make_source, work_path
     from hydragnn_hpo.data.columns import Columns, Graph, GraphSet, Names, columns_of, offsets
@@ -60,15 +61,17 @@ __all__ = [
     "PygDataset",
     "Rules",
     "UNKNOWN",
+    "UnresolvedTwins",
+    "arrange_in_pairs",
     "attributes_of",
     "balance_load",
     "build_store",
     "build_with_ranks",
-    "UnresolvedTwins",
     "check_store",
     "close",
     "columns_of",
     "compute_laplacian_encodings",
+    "cut_filler",
     "deal_folds",
     "describe_store",
     "edge_vectors",
@@ -86,6 +89,7 @@ __all__ = [
     "make_source",
     "offsets",
     "open_store",
+    "pad_batch",
     "predict_graph_costs",
     "read_piece",
     "reserve_disk",

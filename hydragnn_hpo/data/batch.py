@@ -210,6 +210,17 @@ def _reverse_equal_runs(keys: IntArray) -> IntArray:
     return mirrored
 
 
+class Filler(NamedTuple):
+    """Sizes of what a batch is filled up with."""
+
+    graphs: int
+    """Graphs without targets, which come last."""
+    nodes: int
+    """Nodes of these."""
+    pairs: int
+    """Edges between these, each with its reverse."""
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Several graphs as one disconnected graph, with their targets."""
@@ -264,6 +275,14 @@ class Batch:
 
     num_lone: int = 0
     """Number of edges without a reverse, where edges are in pairs."""
+
+    filler: Filler | None = None
+    """What the batch is filled up with to a size that recurs, see ``batch_layout``."""
+
+    @property
+    def num_real_graphs(self) -> int:
+        """Number of graphs that are no filler."""
+        return self.num_graphs - (self.filler.graphs if self.filler else 0)
 
     @property
     def num_pairs(self) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hydragnn_hpo.config import TrialConfig, TrialHeads, count_parameters, parse_config
 from hydragnn_hpo.config.convs.spec import is_user_conv
-from hydragnn_hpo.data import Batch, GraphSet, make_batch
+from hydragnn_hpo.data import Batch, GraphSet, arrange_in_pairs, make_batch
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.model import MultiHeadGNN
@@ -42,25 +42,6 @@ Key = tuple[float, torch.dtype, int | None]
 
 Targets = Mapping[str, TargetStats]
 """Statistics of the targets on the training split, by head."""
-
-
-def arrange_in_pairs(batch: Batch) -> Batch:
-    """Return the same graphs with their edges in pairs; unchanged if they have no pairs.
-
-    This is done once per batch; otherwise every net would repeat the same gathers and search.
-    """
-    if batch.pairs is None:
-        return batch
-    layout, order = batch.pairs
-    nodes = torch.arange(batch.positions.shape[0] + 1, device=order.device)
-    return replace(
-        batch,
-        edge_index=batch.edge_index.index_select(1, layout),
-        edge_shift=batch.edge_shift.index_select(0, layout),
-        pairs=None,
-        order=order,
-        starts=torch.searchsorted(batch.edge_index[1].contiguous(), nodes),
-    )
 
 
 def squared_lengths(batch: Batch) -> Tensor:

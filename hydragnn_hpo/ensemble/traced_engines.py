@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,10 +34,18 @@ from torch.export import Dim, ExportedProgram
 from torch.func import functional_call, stack_module_state, vmap
 
 import hydragnn_hpo
-from hydragnn_hpo.data import Batch, GraphSet
-from hydragnn_hpo.ensemble.engine import Member, batches_by_key, key_of, member_batches, run_member
+from hydragnn_hpo.data import Batch, GraphSet, cut_filler, pad_batch
+from hydragnn_hpo.ensemble.engine import (
+    Key,
+    Member,
+    batches_by_key,
+    key_of,
+    member_batches,
+    run_member,
+)
 from hydragnn_hpo.files import cache_folder, is_own, make_private
 from hydragnn_hpo.model import MultiHeadGNN, choose_kernels, find_conv
+from hydragnn_hpo.training import Replays
 
 Tensors = dict[str, Tensor]
 """Inputs of a net by name, see ``to_tensors``, or its outputs, see ``engine.run_member``."""
@@ -227,7 +236,8 @@ def check_same_output(outputs: Tensors, expected: Tensors, dtype: torch.dtype) -
 class StackedEngine:
     """Runs members of one signature in one call, and the others one by one or on GPU streams.
 
-    Members are stacked at the first batch that traced code can process.
+    On a GPU all members that share a batch are recorded as one CUDA graph for each size of padded
+    batches that comes twice. Members are stacked at the first batch that traced code can process.
     """
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
@@ -237,24 +247,61 @@ class StackedEngine:
         self.groups = group_by_signature(self.members)
         self._stacks: dict[str, Stack | None] = {}
         """Stack by trial of the group's first member; None if the group cannot be stacked."""
+        self.replays = self._make_replays() if device.type == "cuda" else {}
+        """Recorded passes of the members whose shapes are fixed, by the key of their batch."""
+
+    def _make_replays(self) -> dict[Key, Replays]:
+        groups = [group for group in self.groups if group[0].model.fixed_shapes]
+        by_key: dict[Key, list[tuple[Member, ...]]] = {}
+        for group in groups:
+            by_key.setdefault(key_of(group[0]), []).append(group)
+        return {
+            key: Replays(partial(self._run_recorded, alike), self.device, singly=1)
+            for key, alike in by_key.items()
+        }
 
     def predict(self, graphs: GraphSet, indices: np.ndarray) -> Iterator[tuple[Member, Tensors]]:
         """Yield each member's heads and variances for one batch of graphs, in their order."""
         keys = [key_of(member) for member in self.members]
         batches = dict(batches_by_key(keys, graphs, indices, self.device))
         by_trial: dict[str, Tensors] = {}
-        alone: list[Member] = []
-        for group in self.groups:
-            batch = batches[key_of(group[0])]
-            outputs = self._run_stacked(group, batch) if len(group) > 1 else None
-            if outputs is None:
-                alone += group
-            else:
-                by_trial |= outputs
-        pairs = [(member, batches[key_of(member)]) for member in alone]
-        by_trial |= run_on_streams(pairs, self.device)
+        for key, replays in self.replays.items():
+            by_trial |= _replay(replays, pad_batch(batches[key]))
+        rest = [group for group in self.groups if group[0].trial not in by_trial]
+        by_trial |= self._run_groups([(group, batches[key_of(group[0])]) for group in rest])
         for member in self.members:
             yield member, by_trial[member.trial]
+
+    def _run_recorded(
+        self, groups: Sequence[tuple[Member, ...]], batch: Batch, _: Tensor
+    ) -> Tensors:
+        """Run groups that share a batch; a pass to replay.
+
+        Returns:
+            Heads and variances by ``TRIAL/NAME``.
+        """
+        by_trial = self._run_groups([(group, batch) for group in groups])
+        return {
+            f"{trial}/{name}": values
+            for trial, outputs in by_trial.items()
+            for name, values in outputs.items()
+        }
+
+    def _run_groups(self, pairs: Sequence[tuple[tuple[Member, ...], Batch]]) -> dict[str, Tensors]:
+        """Run groups of members, each with its batch.
+
+        Returns:
+            Heads and variances of each member by trial.
+        """
+        by_trial: dict[str, Tensors] = {}
+        alone: list[tuple[Member, Batch]] = []
+        for group, batch in pairs:
+            outputs = self._run_stacked(group, batch) if len(group) > 1 else None
+            if outputs is None:
+                alone += [(member, batch) for member in group]
+            else:
+                by_trial |= outputs
+        return by_trial | run_on_streams(alone, self.device)
 
     def _run_stacked(self, group: Sequence[Member], batch: Batch) -> dict[str, Tensors] | None:
         """Run members of one signature in one call; return None if they cannot be stacked."""
@@ -265,6 +312,15 @@ class StackedEngine:
             self._stacks[first.trial] = stack_members(group, tensors)
         stack = self._stacks[first.trial]
         return None if stack is None else stack(tensors)
+
+
+def _replay(replays: Replays, batch: Batch) -> dict[str, Tensors]:
+    """Replay members that share a padded batch; return their heads and variances by trial."""
+    by_trial: dict[str, Tensors] = {}
+    for named, values in replays.run(batch).items():
+        trial, _, name = named.rpartition("/")
+        by_trial.setdefault(trial, {})[name] = cut_filler(values, batch)
+    return by_trial
 
 
 def group_by_signature(members: Sequence[Member]) -> list[tuple[Member, ...]]:

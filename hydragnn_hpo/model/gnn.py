@@ -760,6 +760,7 @@ class MultiHeadGNN(nn.Module):
                 lacks vectors or derivatives that a head needs.
         """
         super().__init__()
+        self.fixed_shapes = has_fixed_shapes(model, heads)
         self.energies = _energies_of_derivatives(model, heads, targets)
         state = _is_state_read(model, heads, targets)
         degree = mean_degree(stats, model.cutoff) if stats and "degree" in stats else 12.0
@@ -879,6 +880,18 @@ class MultiHeadGNN(nn.Module):
 def _is_state_read(model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets) -> bool:
     vectors = describe_conv(model.conv).vectors
     return any(reads_state(head, targets[name], vectors) for name, head in heads.items())
+
+
+def has_fixed_shapes(model: ModelConfig, heads: Mapping[str, HeadConfig]) -> bool:
+    """Check whether the sizes of a batch determine the shapes of all tensors, and no value does.
+
+    Angles, a user's conv, blocks of one graph's nodes and the groups of ``mfc`` depend on values.
+    """
+    blocks = model.attention != "none" or model.encoding == "random_walk"
+    blocks = blocks or any(head.pool in ("max", "attention") for head in heads.values())
+    if blocks or is_user_conv(model.conv):
+        return False
+    return bool(getattr(find_conv(model.conv), "exports", True))
 
 
 def _energies_of_derivatives(

@@ -6,6 +6,7 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.training.checkpoint import read_checkpoint
+    from hydragnn_hpo.training.cuda_graphs import Replays
     from hydragnn_hpo.training.ddp import adopt_mpi_environment, finalize_mpi
     from hydragnn_hpo.training.io_benchmark import IoBenchmark, measure_io
     from hydragnn_hpo.training.memory import is_out_of_memory, release_memory
@@ -18,6 +19,7 @@ __all__ = [
     "DTYPES",
     "IoBenchmark",
     "ProfilePlan",
+    "Replays",
     "adopt_mpi_environment",
     "check_model",
     "finalize_mpi",

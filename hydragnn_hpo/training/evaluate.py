@@ -5,15 +5,24 @@ the values of a spectrum).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hydragnn_hpo.config import TrialConfig, count_components
-from hydragnn_hpo.data import Batch, GraphSet, balance_load, make_batch, predict_graph_costs
+from hydragnn_hpo.data import (
+    Batch,
+    GraphSet,
+    arrange_in_pairs,
+    balance_load,
+    make_batch,
+    pad_batch,
+    predict_graph_costs,
+)
 from hydragnn_hpo.model import MultiHeadGNN
+from hydragnn_hpo.training.cuda_graphs import Replays
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.memory import is_out_of_memory, release_memory
 from hydragnn_hpo.training.precision import DTYPES, compute_dtype
@@ -46,6 +55,8 @@ class BatchFeed:
     is_collective: bool = False
     """Whether a forward pass is a collective, as with sharded weights; all ranks must then have the
     same number of batches."""
+    pads: bool = False
+    """Whether batches are padded, so that their passes can be replayed as CUDA graphs."""
 
     def batch_on_device(self, indices: np.ndarray) -> Batch:
         """Make the batch of some graphs, int64 [n], on this rank's device."""
@@ -62,6 +73,8 @@ class BatchFeed:
             max_neighbors=self.max_neighbors,
             pairs=True,
         )
+        if self.pads:
+            made = pad_batch(arrange_in_pairs(made))
         return made.pin() if self.ranks.device.type == "cuda" else made
 
     def share(self, indices: np.ndarray) -> np.ndarray:
@@ -91,7 +104,7 @@ class BatchFeed:
 
 
 def make_feed(
-    config: TrialConfig, graphs: GraphSet, ranks: Ranks, is_collective: bool
+    config: TrialConfig, graphs: GraphSet, ranks: Ranks, *, is_collective: bool, pads: bool
 ) -> BatchFeed:
     """Build the feed of a trial.
 
@@ -100,6 +113,7 @@ def make_feed(
         graphs: data of the trial.
         ranks: this rank among the others.
         is_collective: whether a forward pass is a collective of all ranks.
+        pads: whether batches are padded.
     """
     return BatchFeed(
         graphs=graphs,
@@ -111,6 +125,7 @@ def make_feed(
         max_neighbors=config.model.max_neighbors,
         precision=config.training.precision,
         is_collective=is_collective,
+        pads=pads,
     )
 
 
@@ -139,7 +154,7 @@ def _predict_in_halves(
         with compute_dtype(feed.precision, feed.ranks.device):
             predictions = model(batch, feed.targets)
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error) or feed.is_collective or batch.num_graphs < 2:
+        if not is_out_of_memory(error) or feed.is_collective or batch.num_real_graphs < 2:
             raise
         predictions = {}
     if predictions:
@@ -147,12 +162,14 @@ def _predict_in_halves(
         return
     # Outside the handler: the caught error keeps the tensors of the failed pass alive.
     release_memory(feed.ranks.device)
-    for half in np.array_split(batch.graph_index.cpu().numpy(), 2):
+    for half in np.array_split(batch.graph_index[: batch.num_real_graphs].cpu().numpy(), 2):
         yield from _predict_in_halves(model, feed, feed.batch_on_device(half))
 
 
 @torch.no_grad()
-def error_sums(model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray) -> Tensor:
+def error_sums(
+    model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray, replays: Replays | None = None
+) -> Tensor:
     """Sum absolute errors and count components of each target over this rank's share.
 
     A class counts as one component, with its log-loss in nats as the error.
@@ -161,23 +178,68 @@ def error_sums(model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray) -> Ten
         model: in evaluation mode.
         feed: makes the batches.
         indices: graphs of all ranks together, int64, [n].
+        replays: of ``batch_error_sums``; None runs every batch kernel by kernel.
 
     Returns:
         Sum of errors in the target's unit, and number of components, fp64, [T, 2]. Of the ranks
         with the same graphs all but one return zeros, so a sum over ranks counts each graph once.
     """
     sums = torch.zeros(len(feed.targets), 2, dtype=torch.float64, device=feed.ranks.device)
-    for batch, predictions in predict_share(model, feed, indices):
-        for row, name in enumerate(feed.targets):
-            mask = batch.masks[name].unsqueeze(-1)
-            given, truth = predictions[name].double(), batch.targets[name].double()
-            if name in model.classes:
-                error = cross_entropy(given, truth) * mask
-            else:
-                error = (given - truth).abs() * mask
-            sums[row, 0] += error.sum()
-            sums[row, 1] += mask.sum() * error.shape[1]
+    for batch in feed.share_in_batches(indices):
+        replayed = None if replays is None else _replay_if_it_fits(replays, batch)
+        if replayed is not None:
+            sums += replayed["sums"]
+            continue
+        for part, predictions in _predict_in_halves(model, feed, batch):
+            sums += _error_sums(model, part, predictions, feed.targets)
     return sums if feed.ranks.represents_share else torch.zeros_like(sums)
+
+
+def _replay_if_it_fits(replays: Replays, batch: Batch) -> dict[str, Tensor] | None:
+    """Replay a pass; return None if memory runs out."""
+    try:
+        return replays.run(batch)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    # Outside the handler: the caught error keeps the tensors of the failed pass alive.
+    release_memory(replays.device)
+    return None
+
+
+@torch.no_grad()
+def batch_error_sums(
+    model: MultiHeadGNN, feed: BatchFeed, batch: Batch, _: Tensor
+) -> dict[str, Tensor]:
+    """Predict a batch; a pass to replay.
+
+    Args:
+        model: in evaluation mode.
+        feed: names the targets.
+        batch: on the device.
+
+    Returns:
+        ``sums``, see ``error_sums``.
+    """
+    with compute_dtype(feed.precision, feed.ranks.device):
+        predictions = model(batch, feed.targets)
+    return {"sums": _error_sums(model, batch, predictions, feed.targets)}
+
+
+def _error_sums(
+    model: MultiHeadGNN, batch: Batch, predictions: dict[str, Tensor], targets: tuple[str, ...]
+) -> Tensor:
+    """Sum the errors of a batch, see ``error_sums``, [T, 2]."""
+    rows = []
+    for name in targets:
+        mask = batch.masks[name].unsqueeze(-1)
+        given, truth = predictions[name].double(), batch.targets[name].double()
+        if name in model.classes:
+            error = cross_entropy(given, truth) * mask
+        else:
+            error = (given - truth).abs() * mask
+        rows.append(torch.stack((error.sum(), (mask.sum() * error.shape[1]).double())))
+    return torch.stack(rows)
 
 
 @torch.no_grad()
@@ -199,7 +261,7 @@ def predict_split(
     starts = np.concatenate(([0], np.cumsum(nodes)))
     position = {int(graph): row for row, graph in enumerate(indices)}
     out: dict[str, Tensor] = {}
-    for batch, predictions in predict_share(model, feed, indices):
+    for batch, predictions in predict_share(model, replace(feed, pads=False), indices):
         rows = np.array([position[int(graph)] for graph in batch.graph_index], dtype=np.int64)
         each = [np.arange(starts[row], starts[row + 1]) for row in rows]
         of_nodes = np.concatenate([rows[:0], *each])

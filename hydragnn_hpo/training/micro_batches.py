@@ -139,7 +139,7 @@ class MicroBatches:
                 f"help: take a smaller model, or shard it with parallel.shard ({reason})"
             )
         piece = batches[stepper.piece] if stepper.piece < len(batches) else None
-        if piece is not None and piece.num_graphs <= 1:
+        if piece is not None and piece.num_real_graphs <= 1:
             raise MemoryError(f"{too_large_graph_error(piece)} ({reason})")
         self.increase(2 * self.pieces)
         logger.warning("a step did not fit into the memory: now in %d pieces", self.pieces)
@@ -184,12 +184,14 @@ def read_known_pieces(folder: Path, world: int) -> int:
 
 def too_large_graph_error(piece: Batch) -> str:
     """Return the message for a piece of one graph, or of none, that does not fit into memory."""
-    if not piece.num_graphs:
+    if not piece.num_real_graphs:
         return "there is no memory left for an empty piece of a step: take a smaller model"
+    first = piece.graph_of_node == 0  # filler may follow
+    atoms, edges = int(first.sum()), int(first[piece.edge_index[1]].sum())
     return (
-        f"structure {int(piece.graph_index[0])} of {len(piece.numbers)} atoms and "
-        f"{piece.edge_index.shape[1]} edges does not fit into the memory alone: take a smaller "
-        "model or cutoff, parallel.recompute, or ranks with more memory"
+        f"structure {int(piece.graph_index[0])} of {atoms} atoms and {edges} edges does not fit "
+        "into the memory alone: take a smaller model or cutoff, parallel.recompute, or ranks with "
+        "more memory"
     )
 
 

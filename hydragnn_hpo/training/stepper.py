@@ -6,23 +6,25 @@ not depend on how its graphs are distributed (Law 1).
 Shapes: G graphs, R rows of a target (graphs or nodes), w components of a target, H heads.
 """
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from hydragnn_hpo.config import HeadConfig, TrialConfig
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model import MultiHeadGNN, variance_key
+from hydragnn_hpo.training.cuda_graphs import Replays
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.divergence import DivergenceGuard
 from hydragnn_hpo.training.parallel import ModelParallelism
-from hydragnn_hpo.training.precision import compute_dtype
+from hydragnn_hpo.training.precision import DTYPES, compute_dtype
 from hydragnn_hpo.training.timers import EpochTimers
 from hydragnn_hpo.training.train_state import AveragedWeights
 
@@ -153,16 +155,44 @@ def combine_losses(
     Returns:
         The loss, a scalar.
     """
+    return weigh_losses(sums, loss_factors(counts, heads, world, priced), log_variances)
+
+
+def loss_factors(
+    counts: Mapping[str, float], heads: Mapping[str, HeadConfig], world: int, priced: bool
+) -> list[list[float]]:
+    """Return what ``combine_losses`` multiplies by; its arguments are those.
+
+    Returns:
+        Factors of the heads' sums, and of the heads' log variances, [2][H].
+    """
     total = sum(head.weight for head in heads.values())
+    shares = {name: head.weight / total for name, head in heads.items()}
+    return [
+        [world * share / max(counts[name], 1.0) for name, share in shares.items()],
+        [0.5 * share * float(priced and counts[name] > 0) for name, share in shares.items()],
+    ]
+
+
+def weigh_losses(
+    sums: Mapping[str, Tensor],
+    factors: Sequence[Sequence[float]] | Tensor,
+    log_variances: Tensor | None,
+) -> Tensor:
+    """Add the heads' losses, see ``combine_losses``.
+
+    Args:
+        sums: sum of the loss by head, scalars.
+        factors: of the sums and the log variances, [2][H], see ``loss_factors``.
+        log_variances: of the heads, [H], or None.
+    """
     loss = next(iter(sums.values())).new_zeros(())
-    for row, (name, head) in enumerate(heads.items()):
-        share = head.weight / total
-        part = sums[name] * (world * share / max(counts[name], 1.0))
+    for row, (part, factor, price) in enumerate(zip(sums.values(), *factors, strict=True)):
         if log_variances is None:
-            loss = loss + part
+            loss = loss + part * factor
         else:
-            price = 0.5 * share * float(priced and counts[name] > 0)
-            loss = loss + part * torch.exp(-log_variances[row]) + price * log_variances[row]
+            term = part * factor * torch.exp(-log_variances[row])
+            loss = loss + term + price * log_variances[row]
     return loss
 
 
@@ -197,6 +227,7 @@ class Stepper:
         counts: Mapping[str, np.ndarray],
         guard: DivergenceGuard,
         meter: EpochTimers,
+        replays: bool = False,
     ) -> None:
         """Store what every step needs.
 
@@ -208,10 +239,18 @@ class Stepper:
             counts: number of known target components of each graph, [G], by head.
             guard: checks the gradients.
             meter: times each region of a step.
+            replays: whether micro-batches that are padded are replayed as CUDA graphs.
         """
         self.heads, self.training, self.seed = dict(config.heads), config.training, config.seed
         self.net, self.optimizer, self.average = net, optimizer, average
         self.counts, self.guard, self.meter = counts, guard, meter
+        self.replays = (
+            Replays(self._add_gradient, net.ranks.device, unchanged=self._same_gradients)
+            if replays
+            else None
+        )
+        self._gradients: dict[nn.Parameter, Tensor] = {}
+        """Tensors to which recorded kernels add the gradients."""
         self.piece = 0
         """Index of the current micro-batch, from 0."""
         self.bound: Literal["", "gradients", "weights"] = ""
@@ -238,7 +277,7 @@ class Stepper:
         """
         reseed(self.seed, step, self.net.ranks)
         counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
-        self.optimizer.zero_grad(set_to_none=True)
+        self._zero_gradients()
         self.bound = "gradients" if self.net.is_collective else ""
         summed = []
         for self.piece, batch in enumerate(batches):
@@ -263,6 +302,12 @@ class Stepper:
 
         Gradients are sent to the other ranks in the last micro-batch of a step.
         """
+        if self.replays is not None:
+            with self.meter.region("backward"):
+                world = self.net.ranks.data_world
+                factors = loss_factors(counts, self.heads, world, last)
+                numbers = torch.tensor(factors, dtype=DTYPES[self.training.precision])
+                return self.replays.run(batch, numbers)["sums"]
         with self.net.gradient_sync(last):
             with self.meter.region("forward"):
                 sums, loss = self.losses(batch, counts, last=last)
@@ -271,6 +316,40 @@ class Stepper:
         if last:
             self.net.add_communication_seconds(self.meter)
         return torch.stack([sums[name].detach().double() for name in self.heads])
+
+    def _add_gradient(self, batch: Batch, factors: Tensor) -> dict[str, Tensor]:
+        """Add the gradient of a micro-batch to that of the weights.
+
+        Args:
+            batch: on the device.
+            factors: see ``loss_factors``, on the device, [2, H].
+
+        Returns:
+            ``sums``, of each head's loss, fp64, [H].
+        """
+        model = self.net.model
+        with compute_dtype(self.training.precision, self.net.ranks.device):
+            predicted = model(batch)
+        sums = head_sums(model, predicted, batch, self.heads, self.training.balance)
+        torch.autograd.backward(weigh_losses(sums, factors, model.log_variances))
+        return {"sums": torch.stack([sums[name].detach().double() for name in self.heads])}
+
+    @contextlib.contextmanager
+    def _same_gradients(self) -> Iterator[None]:
+        """Restore the gradients that were there; those that are new become 0."""
+        parameters = self.net.parameters
+        before = [None if p.grad is None else p.grad.clone() for p in parameters]
+        yield
+        for parameter, kept in zip(parameters, before, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.zero_() if kept is None else parameter.grad.copy_(kept)
+                self._gradients[parameter] = parameter.grad
+
+    def _zero_gradients(self) -> None:
+        """Set gradients to 0: in place, where recorded kernels add to them."""
+        for parameter, gradient in self._gradients.items():
+            parameter.grad = gradient
+        self.optimizer.zero_grad(set_to_none=not self._gradients)
 
     def losses(
         self, batch: Batch, counts: Mapping[str, float], *, last: bool

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,10 @@ from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.model import MultiHeadGNN, choose_kernels
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.checkpoint_saver import CheckpointSaver, Origin, checkpoint_origin
+from hydragnn_hpo.training.cuda_graphs import Replays, can_replay
 from hydragnn_hpo.training.ddp import Ranks, Signal, SyncPoints, allreduce_tensors
 from hydragnn_hpo.training.divergence import DivergenceGuard
-from hydragnn_hpo.training.evaluate import error_sums, make_feed
+from hydragnn_hpo.training.evaluate import BatchFeed, batch_error_sums, error_sums, make_feed
 from hydragnn_hpo.training.micro_batches import MicroBatches, fit_to_memory
 from hydragnn_hpo.training.optim import LearningRateSchedule, make_optimizer
 from hydragnn_hpo.training.parallel import ModelParallelism, ReplicatedModel, recompute_rounds
@@ -196,7 +198,7 @@ class Trainer:
         self.optimizer = make_optimizer(model, config.training)
         decay = config.training.ema
         self.average = AveragedWeights(model, decay) if decay else None
-        self.feed = make_feed(config, graphs, self.ranks, self.net.is_collective)
+        self.feed = self._make_feed()
         self.micro = MicroBatches(self.feed, config.training.micro_batches)
         self.micro.on_change = lambda pieces: self.record("memory", pieces=pieces)
         self.counts = {name: _counts(graphs, name) for name in self.heads}
@@ -207,6 +209,12 @@ class Trainer:
             config.training, self.total_steps, self.order.graphs_per_step
         )
         self._reset()
+
+    def _make_feed(self) -> BatchFeed:
+        """Make the feed; its batches are padded if steps can be replayed."""
+        pads = can_replay(self.config, self.ranks, fixed_shapes=self.model.fixed_shapes)
+        collective = self.net.is_collective
+        return make_feed(self.config, self.graphs, self.ranks, is_collective=collective, pads=pads)
 
     def _reset(self) -> None:
         """Build the objects that hold state of a run: guard, timers, stepper, saver."""
@@ -226,7 +234,10 @@ class Trainer:
             counts=self.counts,
             guard=self.guard,
             meter=self.meter,
+            replays=self.feed.pads,
         )
+        validated = partial(batch_error_sums, self.model, self.feed)
+        self.val_replays = Replays(validated, device) if self.feed.pads else None
         self.progress, self.best = Progress(), dict[str, Tensor]()
         self._losses = torch.zeros(len(self.heads), dtype=torch.float64, device=device)
         self._started = False
@@ -404,7 +415,7 @@ class Trainer:
         # The averaged weights are validated; the second swap restores the live ones.
         if self.average:
             self.average.swap()
-        errors = error_sums(self.model, self.feed, self.val)
+        errors = error_sums(self.model, self.feed, self.val, self.val_replays)
         if self.average:
             self.average.swap()
         self.meter.count_energy("val")

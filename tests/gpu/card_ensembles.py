@@ -26,10 +26,8 @@ from hydragnn_hpo.ensemble.engine import (
     EagerEngine,
     Engine,
     Member,
-    member_batches,
     pieces,
     predict_in_halves,
-    run_member,
 )
 from hydragnn_hpo.ensemble.traced_engines import CompiledEngine, StackedEngine
 from hydragnn_hpo.training.memory import measure_peak_bytes, release_memory
@@ -71,6 +69,7 @@ def compare_engines(
     outputs_of(engine, graphs)  # of other engines the first batch is special
     error = error_of(outputs_of(engine, graphs), expected)
     if isinstance(engine, StackedEngine):
+        check_replays(engine)
         groups = sum(len(group) > 1 for group in engine.groups)
         if len([stack for stack in engine._stacks.values() if stack]) != groups:
             raise AssertionError("members of one signature are not stacked")
@@ -79,31 +78,11 @@ def compare_engines(
     return error
 
 
-class GraphEngine(EagerEngine):
-    """Captures all members on the batches of its first structures, and replays them on these."""
-
-    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
-        super().__init__(members, device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def predict(self, graphs, indices):
-        """Yield each member's heads for the first structures, in the memory of the capture."""
-        if self.graph is None:
-            self.batches = list(member_batches(self.members, graphs, indices, self.device))
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # kernels are compiled before the capture
-                self.run()
-            side.synchronize()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.outputs = self.run()
-        self.graph.replay()
-        yield from zip(self.members, self.outputs, strict=True)
-
-    def run(self) -> list[dict[str, Tensor]]:
-        """Run all members on the kept batches."""
-        return [run_member(member, batch) for member, batch in self.batches]
+def check_replays(engine: StackedEngine) -> None:
+    """Check that batches on a card were recorded and replayed."""
+    for replays in engine.replays.values():
+        if not replays.recordings:
+            raise AssertionError(f"not recorded: {replays.problem}")
 
 
 def predict_all(engine: Engine, graphs: Columns) -> None:
@@ -125,10 +104,10 @@ def ratio_of_calls(
     """Return how many times as fast as separate calls an engine predicts, the median of turns."""
     members, clock = members_on(device, "fp32", nets), clock_of(device)
     engine, ratios = make(members, device), []
-    for _ in range(turns + 1):
+    for _ in range(turns + 2):
         separate = clock(lambda: predict_alone(members, graphs, device))
         ratios.append(separate / clock(lambda: predict_all(engine, graphs)))
-    return statistics.median(ratios[1:])  # the first one traces and compiles
+    return statistics.median(ratios[2:])  # the first ones trace, compile, and record
 
 
 def structures_per_second(
@@ -136,8 +115,8 @@ def structures_per_second(
 ) -> float:
     """Return the structures that an engine predicts in a second with all members."""
     engine, clock = make(members_on(device, "fp32", nets), device), clock_of(device)
-    spent = [clock(lambda: predict_all(engine, graphs)) for _ in range(turns + 1)]
-    return graphs.num_graphs / statistics.median(spent[1:])
+    spent = [clock(lambda: predict_all(engine, graphs)) for _ in range(turns + 2)]
+    return graphs.num_graphs / statistics.median(spent[2:])
 
 
 def memory_over_one(graphs: Columns, device: torch.device) -> float:
@@ -191,12 +170,10 @@ def check_engines(report: "Report", few: Columns, device: torch.device, place: P
         alike = {"schnet x 2": [("schnet", 16, 1, 5.0)] * 2}
     cases: list[tuple[str, Make, Nets]] = [
         ("eager unlike", EagerEngine, ensemble.UNLIKE),
-        ("streams unlike", StackedEngine, ensemble.UNLIKE),
+        ("replayed unlike", StackedEngine, ensemble.UNLIKE),
         *((f"stacked {name}", StackedEngine, nets) for name, nets in alike.items()),
     ]
     if not report.small:
-        cases += [(f"CUDA graph {name}", GraphEngine, nets) for name, nets in alike.items()]
-        cases += [("CUDA graph unlike", GraphEngine, ensemble.UNLIKE)]
         compiled = partial(CompiledEngine, place=place)
         cases += [(f"compiled {ALIKE[0][0]} x 2", compiled, [ALIKE[0]] * 2)]
     for name, make, nets in cases:
@@ -209,20 +186,18 @@ def run(report: "Report", device: torch.device) -> None:
     """Check engines, memory that runs out, then speed beside separate calls, and memory."""
     few, many = (models.molecules(n) for n in ((6, 8) if report.small else (64, 1024)))
     turns = 1 if report.small else 20
-    engines: dict[str, tuple[Make, Nets]] = {"streams unlike": (StackedEngine, ensemble.UNLIKE)}
+    engines: dict[str, tuple[Make, Nets]] = {"replayed unlike": (StackedEngine, ensemble.UNLIKE)}
     with tempfile.TemporaryDirectory() as folder:
         check_engines(report, few, device, Path(folder))
         report.check("full memory", partial(survive_full_memory, many, device), LIMITS["fp64"])
         if not report.small:
             engines |= {f"stacked {net[0]} x 8": (StackedEngine, [net] * 8) for net in ALIKE}
-            engines["CUDA graph unlike, batches kept"] = (GraphEngine, ensemble.UNLIKE)
             compiled = partial(CompiledEngine, place=Path(folder))
             engines[f"compiled {ALIKE[0][0]} x 8"] = (compiled, [ALIKE[0]] * 8)
         for name, (make, nets) in engines.items():
             work = partial(ratio_of_calls, make, nets, few, device, turns)
             report.check(f"over separate calls, {name}", work)
         for name, (make, nets) in engines.items():
-            graphs = few if make is GraphEngine else many
-            work = partial(structures_per_second, make, nets, graphs, device, turns)
+            work = partial(structures_per_second, make, nets, many, device, turns)
             report.check(f"structures per second, {name}", work)
     report.check("memory over one member", partial(memory_over_one, many, device))

@@ -1,25 +1,40 @@
 """Speed on a card beside plain PyG on the same card, with the cases of ``benchmarks/models.py``.
 
-The benchmark takes CPU time; here seconds pass until the device is idle.
+The benchmark takes CPU time; here seconds pass until the device is idle. Our steps are a trial's,
+replayed as CUDA graphs where a conv allows it.
 """
 
+import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import models
+import numpy as np
 import torch
 from card_correctness import links_on
 from kernel_cases import SUMS, inputs_of, links_of
-from models import Bench, Pair
+from models import Bench
+from pyg_models import as_batch, loss_of
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.trial_config import TrainConfig
+from hydragnn_hpo.config.model_config import HeadConfig
+from hydragnn_hpo.config.trial_config import ParallelConfig, TrainConfig
+from hydragnn_hpo.data.batch import make_batch
+from hydragnn_hpo.data.batch_layout import arrange_in_pairs, pad_batch
+from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.model.kernels.passes import choose_kernels
+from hydragnn_hpo.training.cuda_graphs import Replays
+from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.divergence import DivergenceGuard
 from hydragnn_hpo.training.energy import find_counters
 from hydragnn_hpo.training.optim import make_optimizer
+from hydragnn_hpo.training.parallel import ModelParallelism
+from hydragnn_hpo.training.stepper import Stepper
+from hydragnn_hpo.training.timers import make_timers
 
 if TYPE_CHECKING:
     from run import Report
@@ -42,36 +57,121 @@ def clock_of(device: torch.device) -> Callable[[Callable[[], object]], float]:
     return seconds
 
 
-def pair_on(device: torch.device, pair: Pair) -> Pair:
-    """Move our net and the peer to a device, with new optimizers."""
-    ours, peer = (net.to(device) for net in pair.nets)
-    optimizers = make_optimizer(ours, TrainConfig()), torch.optim.AdamW(peer.parameters(), lr=1e-3)
-    return Pair((ours, peer), pair.losses, optimizers)
+@dataclass(frozen=True)
+class Sides:
+    """Our training and the peer's on the same batches: each takes a step, given its number."""
+
+    ours: Callable[[int], object]
+    peer: Callable[[int], object]
+    stepper: Stepper
+
+    @classmethod
+    def of(cls, conv: str, bench: Bench, device: torch.device, forces: bool = False) -> "Sides":
+        """Build both nets with new optimizers.
+
+        Ours takes whole steps as a trial does, from batches in page-locked memory: copies, clipping
+        and all. The peer's batches are on the device already.
+        """
+        net, heads = models.our_net(conv, bench, forces)
+        net, peer = net.to(device), models.peer_net(conv, bench).to(device)
+        stepper = stepper_of(net, heads, bench, device)
+        scale, updates = (bench.mean, bench.std), torch.optim.AdamW(peer.parameters(), lr=1e-3)
+        rows = len(bench.batches)
+        indices = np.arange(bench.batches[0].num_real_graphs)
+
+        def ours(number: int) -> None:
+            batch = bench.batches[number % rows]
+            stepper.take_step(indices, [batch], rate=1e-3, epoch=1, step=number)
+
+        def peers(number: int) -> None:
+            updates.zero_grad(set_to_none=True)
+            loss_of(peer, bench.peers[number % rows], scale, forces).backward()
+            updates.step()
+
+        return cls(ours, peers, stepper)
+
+
+def stepper_of(
+    net: MultiHeadGNN, heads: dict[str, HeadConfig], bench: Bench, device: torch.device
+) -> Stepper:
+    """Return what takes our optimizer steps, as ``Trainer`` builds it."""
+    training = TrainConfig()
+    parallel = ModelParallelism(net, ParallelConfig(), Ranks(0, 1, device))
+    atoms = np.full(bench.batches[0].num_real_graphs, 60.0)
+    return Stepper(
+        SimpleNamespace(heads=heads, training=training, seed=0),
+        parallel,
+        make_optimizer(net, training),
+        average=None,
+        counts={"energy": atoms / 60.0, "forces": atoms},
+        guard=DivergenceGuard(net, device),
+        meter=make_timers(device),
+        replays=device.type == "cuda" and net.fixed_shapes,
+    )
+
+
+def bench_on(device: torch.device, rows: int, size: int) -> Bench:
+    """Make batches of molecules: ours in host memory, as they are fed, the peer's on a device."""
+    columns = models.molecules(rows * size)
+    made = [
+        make_batch(columns, row, cutoff=models.CUTOFF, targets=("energy", "forces"), pairs=True)
+        for row in np.arange(rows * size).reshape(rows, size)
+    ]
+    degree = sum(b.edge_index.shape[1] for b in made) / sum(len(b.numbers) for b in made)
+    energy = columns.targets["energy"]
+    padded = [pad_batch(arrange_in_pairs(batch)) for batch in made]
+    ours = [batch.pin() for batch in padded] if device.type == "cuda" else padded
+    peers = [as_batch(batch).to(device) for batch in made]
+    return Bench(ours, peers, degree, float(energy.mean()), float(energy.std()), 0.0)
+
+
+def ratio_of(
+    ours: Callable[[int], object],
+    peer: Callable[[int], object],
+    device: torch.device,
+    turns: int,
+    steps: int,
+) -> float:
+    """Return how many times as fast ours takes its steps, the median of turns."""
+    clock, ratios = clock_of(device), []
+
+    def several(side: Callable[[int], object]) -> None:
+        for number in range(steps):
+            side(number)
+
+    for _ in range(turns + 2):
+        spent = clock(partial(several, ours))
+        ratios.append(clock(partial(several, peer)) / spent)
+    return statistics.median(ratios[2:])  # the first ones compile and record
 
 
 def ratio_of_steps(
-    make: Callable[[], Pair], bench: Bench, device: torch.device, budget: float
+    conv: str, bench: Bench, device: torch.device, turns: int, forces: bool = False
 ) -> float:
-    """Return how many times as fast as the second net the first one trains."""
-    pair = pair_on(device, make())
-    for row in range(len(bench.batches)):
-        for side in (0, 1):
-            pair.step(side, row)  # compiles kernels
-    return pair.turns(bench, budget)["ratio"]
+    """Return how many times as fast as PyG our net trains."""
+    sides = Sides.of(conv, bench, device, forces)
+    ratio = ratio_of(sides.ours, sides.peer, device, turns, 5 if forces else 10)
+    replays = sides.stepper.replays
+    if replays is not None and replays.problem:
+        raise AssertionError(f"not recorded: {replays.problem}")
+    return ratio
 
 
 @torch.no_grad()
 def ratio_of_inference(conv: str, bench: Bench, device: torch.device, turns: int) -> float:
     """Return how many times as fast as PyG our net predicts energies."""
-    pair, clock = pair_on(device, Pair.of(conv, bench, forces=False)), clock_of(device)
-    for net in pair.nets:
-        net.eval()
-    spent = []
-    for turn in range(turns + 1):
-        row = turn % len(bench.batches)
-        spent.append([clock(partial(loss, row)) for loss in pair.losses])
-    ratios = sorted(peer / ours for ours, peer in spent[1:])  # the first one compiles
-    return ratios[len(ratios) // 2]
+    net = models.our_net(conv, bench, forces=False)[0].to(device).eval()
+    peer, rows = models.peer_net(conv, bench).to(device).eval(), len(bench.batches)
+    replays = Replays(lambda batch, _: net(batch), device)
+    batches = [batch.to(device) for batch in bench.batches]
+    ours = replays.run if device.type == "cuda" and net.fixed_shapes else net
+    return ratio_of(
+        lambda number: ours(batches[number % rows]),
+        lambda number: peer(bench.peers[number % rows]),
+        device,
+        turns,
+        10,
+    )
 
 
 def share_of_bandwidth(form: str, nodes: int, device: torch.device) -> float:
@@ -90,51 +190,49 @@ def share_of_bandwidth(form: str, nodes: int, device: torch.device) -> float:
 
 def joules_per_graph(bench: Bench, device: torch.device, steps: int) -> float:
     """Return the energy that training PaiNN takes; 0 where no counter can be read."""
-    pair = pair_on(device, Pair.of("painn", bench, forces=False))
+    sides, clock = Sides.of("painn", bench, device), clock_of(device)
+    for step in range(len(bench.batches)):
+        sides.ours(step)
     counters = find_counters(device, whole_host=device.type == "cpu")
     before = [counter.joules() for counter in counters]
-    for step in range(steps):
-        pair.step(0, step % len(bench.batches))
+    clock(lambda: [sides.ours(step) for step in range(steps)])
     spent = sum(c.joules() - b for c, b in zip(counters, before, strict=True))
-    return spent / (steps * models.BATCH)
+    return spent / (steps * bench.batches[0].num_real_graphs)
 
 
 def percent_busy(bench: Bench, device: torch.device, steps: int) -> float:
     """Return the share of time in which NVML sees a kernel run; on a CPU, the process's own."""
-    pair = pair_on(device, Pair.of("painn", bench, forces=False))
+    sides = Sides.of("painn", bench, device)
     seen, started, used = [], time.perf_counter(), time.process_time()
     for step in range(steps):
-        pair.step(0, step % len(bench.batches))
-        if device.type == "cuda" and step % 20 == 19:
+        sides.ours(step)
+        if device.type == "cuda" and step > 100 and step % 100 == 99:
             seen.append(torch.cuda.utilization(device))
     if device.type == "cuda":
-        return sum(seen) / len(seen)
+        return statistics.mean(seen)
     return 100.0 * (time.process_time() - used) / (time.perf_counter() - started)
 
 
 def run(report: "Report", device: torch.device) -> None:
     """Measure training and inference beside PyG, kernels beside torch, bandwidth, energy."""
     models.seconds = clock_of(device)
-    made = Bench.of(1 if report.small else 4)
-    bench = replace(
-        made,
-        batches=[batch.to(device) for batch in made.batches],
-        peers=[peer.to(device) for peer in made.peers],
-    )
-    budget, turns = (0.0, 2) if report.small else (2.0, 50)
-    convs = [*ORDER, *(conv for conv in models.chosen(None) if conv not in ORDER)]
-    chosen = ["schnet"] if report.small else [c for c in convs if c in models.chosen(None)]
-    for form in ("filtered",) if report.small else SUMS:
-        size = 100 if report.small else 50_000
-        report.check(f"bandwidth {form}", partial(share_of_bandwidth, form, size, device))
-    for conv in chosen:
-        work = partial(ratio_of_steps, partial(Pair.of, conv, bench, False), bench, device, budget)
+    small = report.small
+    bench = bench_on(device, 1 if small else 4, 4 if small else models.BATCH)
+    turns, chosen = (1, ["schnet"]) if small else (8, models.chosen(None))
+    for conv in sorted(chosen, key=lambda c: ORDER.index(c) if c in ORDER else len(ORDER)):
+        work = partial(ratio_of_steps, conv, bench, device, turns)
         report.check(f"train over PyG {conv}", work)
         infer = partial(ratio_of_inference, conv, bench, device, turns)
         report.check(f"inference over PyG {conv}", infer)
         if CONV_SPECS[conv].forces:
-            make = partial(Pair.of, conv, bench, True)
-            work = partial(ratio_of_steps, make, bench, device, budget)
+            work = partial(ratio_of_steps, conv, bench, device, turns, forces=True)
             report.check(f"forces over PyG {conv}", work)
-    report.check("energy per graph, J", partial(joules_per_graph, bench, device, 2 * turns))
-    report.check("busy, percent", partial(percent_busy, bench, device, 4 * turns))
+    large = bench_on(device, 1 if small else 2, 4 if small else 16 * models.BATCH)
+    for conv in ORDER[:1] if small else ORDER[:4]:
+        work = partial(ratio_of_steps, conv, large, device, turns)
+        report.check(f"train over PyG {conv}, batches of {16 * models.BATCH}", work)
+    for form in ("filtered",) if small else SUMS:
+        size = 100 if small else 50_000
+        report.check(f"bandwidth {form}", partial(share_of_bandwidth, form, size, device))
+    report.check("energy per graph, J", partial(joules_per_graph, bench, device, 200 * turns))
+    report.check("busy, percent", partial(percent_busy, bench, device, 300 * turns))

@@ -1,0 +1,177 @@
+"""Lay out batches for devices: edges in pairs, and sizes that recur.
+
+A CUDA graph runs the same kernels on the same memory, so batches that share one must have equal
+shapes. Filler at the end of a batch rounds its numbers of graphs, nodes and pairs of edges up to
+four significant bits, by an eighth at most. Filler graphs have no targets, and no edge leads from
+filler to another node, so that predictions, losses and gradients are those without filler.
+
+Shapes: G graphs, N nodes, E edges, P pairs of edges of a batch; g, n and p of its filler.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hydragnn_hpo.data.batch import Batch, Filler
+
+_BITS = 4
+"""Significant bits of a padded size."""
+
+_LENGTH = 1.0
+"""Length of filler edges in angstrom: not 0, where an edge has no direction."""
+
+
+def arrange_in_pairs(batch: Batch) -> Batch:
+    """Return the same graphs with their edges in pairs; unchanged if they have no pairs.
+
+    This is done once per batch; otherwise every net would repeat the same gathers and search.
+    """
+    if batch.pairs is None:
+        return batch
+    layout, order = batch.pairs
+    nodes = torch.arange(batch.positions.shape[0] + 1, device=order.device)
+    return replace(
+        batch,
+        edge_index=batch.edge_index.index_select(1, layout),
+        edge_shift=batch.edge_shift.index_select(0, layout),
+        pairs=None,
+        order=order,
+        starts=torch.searchsorted(batch.edge_index[1].contiguous(), nodes),
+    )
+
+
+def round_up(size: int) -> int:
+    """Round a size up to four significant bits."""
+    step = 1 << max(size.bit_length() - _BITS, 0)
+    return -(-size // step) * step
+
+
+def choose_filler(graphs: int, nodes: int, pairs: int) -> Filler:
+    """Choose the filler of a batch.
+
+    Its nodes have about as many edges as others, since a node of many would hold up its kernel. A
+    padded batch has more nodes than graphs, so that the number of rows tells what they are of.
+
+    Args:
+        graphs: number of graphs, G.
+        nodes: number of nodes, N.
+        pairs: number of pairs of edges, P.
+    """
+    more_graphs, more_pairs = round_up(graphs + 1) - graphs, round_up(pairs) - pairs
+    enough = -(-more_pairs * nodes // max(pairs, 1))
+    least = max(nodes + max(more_graphs, enough), graphs + more_graphs + 1)
+    return Filler(more_graphs, round_up(least) - nodes, more_pairs)
+
+
+def pad_batch(batch: Batch) -> Batch:
+    """Fill a batch up to a size that recurs.
+
+    Args:
+        batch: its edges may be in pairs.
+
+    Returns:
+        The batch with filler behind the graphs, the nodes, and either half of the edges. It is
+        unchanged if edges are not in pairs, if one has no reverse, or if there are no graphs, or
+        none of several nodes.
+    """
+    graphs, nodes, pairs = batch.num_graphs, len(batch.numbers), batch.num_pairs
+    if batch.order is None or batch.starts is None or batch.num_lone or graphs in (0, nodes):
+        return batch
+    filler = choose_filler(graphs, nodes, pairs)
+    (sender, receiver), shift, order, starts = _filler_edges(filler, batch.positions.device)
+    shift = shift.to(batch.edge_shift.dtype)
+    first = torch.stack((sender, receiver)) + nodes
+    halves = batch.edge_index[:, :pairs], first, batch.edge_index[:, pairs:], first.flip(0)
+    shifts = batch.edge_shift[:pairs], shift, batch.edge_shift[pairs:], -shift
+    placed = torch.where(batch.order < pairs, batch.order, batch.order + filler.pairs)
+    behind = torch.where(order < filler.pairs, order + pairs, order + 2 * pairs)
+    return replace(
+        _pad_rows(batch, filler),
+        edge_index=torch.cat(halves, 1),
+        edge_shift=torch.cat(shifts),
+        order=torch.cat((placed, behind)),
+        starts=torch.cat((batch.starts, starts[1:] + 2 * pairs)),
+        filler=filler,
+    )
+
+
+def _filler_edges(
+    filler: Filler, device: torch.device
+) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor, Tensor]:
+    """Lead edges around rings of filler nodes, each ring in a direction of its own.
+
+    Returns:
+        Sender and receiver of the first edge of each pair, [p] each, its shift, [p, 3], the edges
+        of both halves sorted by receiver, [2p], and where those of each node begin, and the end,
+        [n + 1].
+    """
+    number = torch.arange(filler.pairs, device=device)
+    ring, sender = number // filler.nodes + 1, number % filler.nodes
+    receiver = (sender + ring) % filler.nodes
+    angle = ring * (torch.pi / (2 + filler.pairs // filler.nodes))
+    shift = _LENGTH * torch.stack((angle.cos(), angle.sin(), torch.zeros_like(angle)), dim=1)
+    received = torch.cat((receiver, sender))
+    order = received.argsort(stable=True)
+    nodes = torch.arange(filler.nodes + 1, device=device)
+    return (sender, receiver), shift, order, torch.searchsorted(received[order], nodes)
+
+
+def _pad_rows(batch: Batch, filler: Filler) -> Batch:
+    """Append filler to everything of graphs and nodes.
+
+    Elements, encodings, cells and attributes are those of the first node or graph, which are known
+    to be possible. The last graph has all nodes that are left.
+    """
+    last, node = batch.num_graphs + filler.graphs - 1, torch.arange(filler.nodes)
+    graph = (node + batch.num_graphs).clamp(max=last).to(batch.positions.device)
+
+    def missing(rows: Tensor) -> Tensor:
+        return _append_zeros(rows, _rows_like(rows, batch, filler))
+
+    return replace(
+        batch,
+        num_graphs=last + 1,
+        numbers=_repeat_first(batch.numbers, filler.nodes),
+        positions=_append_zeros(batch.positions, filler.nodes),
+        graph_of_node=torch.cat((batch.graph_of_node, graph)),
+        graph_index=_append_zeros(batch.graph_index, filler.graphs),
+        targets={name: missing(rows) for name, rows in batch.targets.items()},
+        masks={name: missing(rows) for name, rows in batch.masks.items()},
+        attributes={
+            name: _repeat_first(rows, filler.graphs) for name, rows in batch.attributes.items()
+        },
+        cell=None if batch.cell is None else _repeat_first(batch.cell, filler.graphs),
+        laplacian=(
+            None if batch.laplacian is None else _repeat_first(batch.laplacian, filler.nodes)
+        ),
+    )
+
+
+def _rows_like(rows: Tensor, batch: Batch, filler: Filler) -> int:
+    """Return the number of filler rows of a target or mask, of graphs or of nodes."""
+    return filler.graphs if len(rows) == batch.num_graphs else filler.nodes
+
+
+def _append_zeros(rows: Tensor, count: int) -> Tensor:
+    return torch.cat((rows, rows.new_zeros(count, *rows.shape[1:])))
+
+
+def _repeat_first(rows: Tensor, count: int) -> Tensor:
+    return torch.cat((rows, rows[:1].expand(count, *rows.shape[1:])))
+
+
+def cut_filler(rows: Tensor, batch: Batch) -> Tensor:
+    """Cut the filler's rows off what was predicted for a padded batch.
+
+    Args:
+        rows: of the graphs or the nodes, [G + g, ...] or [N + n, ...].
+        batch: the padded batch.
+
+    Returns:
+        [G, ...] or [N, ...].
+    """
+    if batch.filler is None:
+        return rows
+    of_graphs = len(rows) == batch.num_graphs
+    return rows[: len(rows) - (batch.filler.graphs if of_graphs else batch.filler.nodes)]

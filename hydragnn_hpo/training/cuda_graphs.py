@@ -1,0 +1,213 @@
+"""Replay passes of a net as CUDA graphs: one launch in place of hundreds.
+
+A step of a small net launches some 300 kernels. On an H100 these take 1.4 ms, and to launch them
+one by one takes Python 10 to 20 ms. A CUDA graph is a recording of kernels with the memory that
+they read and write, so a batch is first padded to a size that recurs (``data.batch_layout``) and
+copied to the recording's inputs. A padded batch is always replayed, also the first of its size;
+so a step does not depend on those before it, and a resumed training repeats an unbroken one bit
+by bit (Law 5). ROCm has the same under the same names.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hydragnn_hpo.config import TrialConfig
+from hydragnn_hpo.data import Batch
+from hydragnn_hpo.training.ddp import Ranks
+from hydragnn_hpo.training.memory import is_out_of_memory
+
+logger = logging.getLogger(__name__)
+
+Outputs = dict[str, Tensor]
+"""Results of a pass by name."""
+
+Pass = Callable[[Batch, Tensor], Outputs]
+"""Work on a batch and some numbers, [k], both on the device, that waits for nothing."""
+
+MOST = 24
+"""Sizes of batches that a pass is recorded for; others run kernel by kernel."""
+
+WARM_UPS = 2
+"""Passes before a recording, in which kernels are compiled and libraries take their memory."""
+
+
+def can_replay(config: TrialConfig, ranks: Ranks, *, fixed_shapes: bool) -> bool:
+    """Check whether the steps of a training can be replayed.
+
+    Args:
+        config: the trial.
+        ranks: this rank among the others; a step of several ranks sends gradients from its hooks.
+        fixed_shapes: ``MultiHeadGNN.fixed_shapes``.
+    """
+    return (
+        config.training.cuda_graphs
+        and fixed_shapes
+        and ranks.device.type == "cuda"
+        and ranks.world == 1
+        and not config.parallel.recompute
+    )
+
+
+@dataclass
+class Recording:
+    """Kernels of a pass for one size of batches, with their memory."""
+
+    batch: Batch
+    """Input of the kernels."""
+    numbers: Tensor
+    """Their other input."""
+    run: Callable[[], None]
+    """Launches all kernels."""
+    outputs: Outputs
+    """What they write; the next replay overwrites it."""
+
+    def copy_inputs(self, batch: Batch, numbers: Tensor) -> None:
+        """Copy a batch of the same size, and numbers, to the inputs; copies may still be going on.
+
+        Copies from page-locked memory do not wait, and kernels wait for copies.
+        """
+        for to, source in zip(tensors_of(self.batch), tensors_of(batch), strict=True):
+            to.copy_(source, non_blocking=True)
+        self.numbers.copy_(numbers, non_blocking=True)
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """Return all tensors of a batch, in an order that follows from their names."""
+    tensors = []
+    for _, value in sorted(vars(batch).items()):
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, dict):
+            tensors += [tensor for _, tensor in sorted(value.items())]
+    return tensors
+
+
+def size_of(batch: Batch) -> tuple[object, ...]:
+    """Describe what batches have to share to be replayed by one recording.
+
+    Returns:
+        Number of graphs, and the shapes of all tensors.
+    """
+    return batch.num_graphs, *(tensor.shape for tensor in tensors_of(batch))
+
+
+class Replays:
+    """A pass that is recorded once for each size of padded batches, and then replayed."""
+
+    def __init__(
+        self,
+        work: Pass,
+        device: torch.device,
+        *,
+        unchanged: Callable[[], AbstractContextManager[object]] = nullcontext,
+        singly: int = 0,
+    ) -> None:
+        """Store the pass; nothing is recorded yet.
+
+        Args:
+            work: the pass.
+            device: a CUDA or ROCm device.
+            unchanged: context in which a warm-up runs, and which restores what it has changed.
+            singly: batches of a size that run kernel by kernel before it is recorded, which takes
+                as long as some passes.
+        """
+        self.work, self.device, self.unchanged, self.singly = work, device, unchanged, singly
+        self.seen: Counter[tuple[object, ...]] = Counter()
+        """Batches so far of each size."""
+        self.recordings: dict[tuple[object, ...], Recording] = {}
+        self.problem = ""
+        """Why passes run kernel by kernel; empty if they are replayed."""
+        self._pool: Any = None
+
+    def run(self, batch: Batch, numbers: Tensor | None = None) -> Outputs:
+        """Run the pass on a batch, in host memory or on the device.
+
+        Args:
+            batch: padded, else it runs kernel by kernel.
+            numbers: other inputs, [k]; none if left out.
+
+        Returns:
+            New tensors.
+
+        Raises:
+            RuntimeError: memory ran out, or the pass itself fails.
+        """
+        numbers = torch.zeros(0) if numbers is None else numbers
+        numbers = numbers.pin_memory() if self.device.type == "cuda" else numbers
+        recording = self._recording_of(batch, numbers)
+        if recording is None:
+            there = batch.to(self.device, non_blocking=True)
+            return self.work(there, numbers.to(self.device, non_blocking=True))
+        recording.copy_inputs(batch, numbers)
+        recording.run()
+        return {name: values.clone() for name, values in recording.outputs.items()}
+
+    def _recording_of(self, batch: Batch, numbers: Tensor) -> Recording | None:
+        """Return the recording for a batch, which may have to be made; None if there is none."""
+        if batch.filler is None or self.problem:
+            return None
+        size = size_of(batch)
+        self.seen[size] += 1
+        is_due = self.seen[size] > self.singly and len(self.recordings) < MOST
+        if size not in self.recordings and is_due:
+            try:
+                self.recordings[size] = self._record(batch, numbers)
+            except RuntimeError as error:
+                self.recordings.clear()
+                if is_out_of_memory(error.__context__ or error):
+                    raise
+                self.problem = str(error).partition("\n")[0]
+                logger.warning("no CUDA graphs, kernels are launched singly: %s", self.problem)
+        return self.recordings.get(size)
+
+    def _record(self, batch: Batch, numbers: Tensor) -> Recording:
+        """Run the pass to warm up, and record it."""
+        own = replace(batch).to(self.device)._map_tensors(torch.clone)
+        mine = numbers.to(self.device).clone()
+        with self.unchanged():
+            run, outputs = record(lambda: self.work(replace(own), mine), self.device, self.pool)
+        return Recording(own, mine, run, outputs)
+
+    @property
+    def pool(self) -> Any:
+        """Memory that all recordings share: only one runs at a time."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        return self._pool
+
+
+def record(
+    work: Callable[[], Outputs], device: torch.device, pool: Any
+) -> tuple[Callable[[], None], Outputs]:
+    """Record the kernels that some work launches on a device.
+
+    Args:
+        work: is called some times; at the last time its kernels are recorded and do not run.
+        device: a CUDA or ROCm device.
+        pool: memory to share with other recordings.
+
+    Returns:
+        A function that launches the kernels, and the tensors that they write.
+
+    Raises:
+        RuntimeError: the work waits for the device, or memory ran out.
+    """
+    here = torch.cuda.current_stream(device)
+    other = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    other.wait_stream(here)
+    with torch.cuda.stream(other):
+        for _ in range(WARM_UPS):
+            work()
+    here.wait_stream(other)
+    graph = torch.cuda.CUDAGraph()
+    # Other threads, which make batches in page-locked memory, are not held up.
+    with torch.cuda.graph(graph, pool=pool, stream=other, capture_error_mode="thread_local"):
+        outputs = work()
+    return graph.replay, outputs
