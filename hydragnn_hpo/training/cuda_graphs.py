@@ -3,14 +3,15 @@
 A step of a small net launches some 300 kernels. On an H100 these take 1.4 ms, and to launch them
 one by one takes Python 10 to 20 ms. A CUDA graph is a recording of kernels with the memory that
 they read and write, so a batch is first padded to a size that recurs (``data.batch_layout``) and
-copied to the recording's inputs. A padded batch is always replayed, also the first of its size;
-so a step does not depend on those before it, and a resumed training repeats an unbroken one bit
-by bit (Law 5). ROCm has the same under the same names.
+copied to the recording's inputs. Each recording is checked once, against the same kernels launched
+singly on moved atoms; if it is wrong, nothing is replayed any more. In training a padded batch is
+always replayed, also the first of its size; so a step does not depend on those before it, and a
+resumed training repeats an unbroken one (Law 5). ROCm has the same under the same names.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,11 +29,18 @@ logger = logging.getLogger(__name__)
 Outputs = dict[str, Tensor]
 """Results of a pass by name."""
 
+Sums = Callable[[], Sequence[Tensor]]
+"""Lists the tensors that a pass adds to."""
+
 Pass = Callable[[Batch, Tensor], Outputs]
 """Work on a batch and some numbers, [k], both on the device, that waits for nothing."""
 
 MOST = 24
 """Sizes of batches that a pass is recorded for; others run kernel by kernel."""
+
+SAME = {torch.float64: 1e-9}
+"""Tolerance of the check by type, relative to the norm; 1e-3 for others, since kernels may add in
+another order."""
 
 WARM_UPS = 2
 """Passes before a recording, in which kernels are compiled and libraries take their memory."""
@@ -106,7 +114,7 @@ class Replays:
         work: Pass,
         device: torch.device,
         *,
-        unchanged: Callable[[], AbstractContextManager[object]] = nullcontext,
+        unchanged: Callable[[], AbstractContextManager[Sums | None]] = nullcontext,
         singly: int = 0,
     ) -> None:
         """Store the pass; nothing is recorded yet.
@@ -114,7 +122,8 @@ class Replays:
         Args:
             work: the pass.
             device: a CUDA or ROCm device.
-            unchanged: context in which a warm-up runs, and which restores what it has changed.
+            unchanged: context in which recordings are made, which restores the tensors that the
+                pass adds to; it gives a function that lists them.
             singly: batches of a size that run kernel by kernel before it is recorded, which takes
                 as long as some passes.
         """
@@ -159,7 +168,7 @@ class Replays:
         if size not in self.recordings and is_due:
             try:
                 self.recordings[size] = self._record(batch, numbers)
-            except RuntimeError as error:
+            except Exception as error:  # torch and Triton raise errors of every class
                 self.recordings.clear()
                 if is_out_of_memory(error.__context__ or error):
                     raise
@@ -168,11 +177,19 @@ class Replays:
         return self.recordings.get(size)
 
     def _record(self, batch: Batch, numbers: Tensor) -> Recording:
-        """Run the pass to warm up, and record it."""
+        """Run the pass to warm up, record it, and check the recording."""
         own = replace(batch).to(self.device)._map_tensors(torch.clone)
         mine = numbers.to(self.device).clone()
-        with self.unchanged():
-            run, outputs = record(lambda: self.work(replace(own), mine), self.device, self.pool)
+
+        def work() -> Outputs:
+            return self.work(replace(own), mine)
+
+        with self.unchanged() as sums:
+            run, outputs = record(work, self.device, self.pool)
+            for tensor in (own.positions, own.edge_shift, mine):
+                tensor.mul_(0.99)
+            expected = _results(work, sums)
+            _check_same(_results(lambda: (run(), outputs)[1], sums), expected)
         return Recording(own, mine, run, outputs)
 
     @property
@@ -181,6 +198,25 @@ class Replays:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         return self._pool
+
+
+def _results(work: Callable[[], Outputs], sums: Sums | None) -> list[Tensor]:
+    """Copy what some work returns, and, as one vector, what it adds to tensors."""
+    tensors = sums() if sums else []
+    for tensor in tensors:
+        tensor.zero_()
+    outputs = [values.clone() for values in work().values()]
+    return [*outputs, torch.cat([tensor.flatten() for tensor in tensors])] if tensors else outputs
+
+
+def _check_same(replayed: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """Raise ``RuntimeError`` if a recording has other results than its kernels."""
+    for values, exact in zip(replayed, expected, strict=True):
+        # What has diverged is the same on either side.
+        off = (values.double().nan_to_num(0, 0, 0) - exact.double().nan_to_num(0, 0, 0)).norm()
+        size = exact.double().nan_to_num(0, 0, 0).norm()
+        if off > SAME.get(exact.dtype, 1e-3) * size:
+            raise RuntimeError(f"a recording is {float(off / size):.1e} off its kernels, relative")
 
 
 def record(

@@ -335,15 +335,21 @@ class Stepper:
         return {"sums": torch.stack([sums[name].detach().double() for name in self.heads])}
 
     @contextlib.contextmanager
-    def _same_gradients(self) -> Iterator[None]:
-        """Restore the gradients that were there; those that are new become 0."""
+    def _same_gradients(self) -> Iterator[Callable[[], list[Tensor]]]:
+        """Restore the gradients that were there; those that are new become 0.
+
+        Yields:
+            A function that lists the gradients.
+        """
         parameters = self.net.parameters
         before = [None if p.grad is None else p.grad.clone() for p in parameters]
-        yield
-        for parameter, kept in zip(parameters, before, strict=True):
-            if parameter.grad is not None:
-                parameter.grad.zero_() if kept is None else parameter.grad.copy_(kept)
-                self._gradients[parameter] = parameter.grad
+        try:
+            yield self.net.gradients
+        finally:
+            for parameter, kept in zip(parameters, before, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad.zero_() if kept is None else parameter.grad.copy_(kept)
+                    self._gradients[parameter] = parameter.grad
 
     def _zero_gradients(self) -> None:
         """Set gradients to 0: in place, where recorded kernels add to them."""

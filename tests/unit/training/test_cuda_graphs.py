@@ -1,0 +1,211 @@
+"""Replayed steps are those whose kernels are launched singly; what cannot be replayed is not.
+
+There is no GPU here: a recording runs its pass again, on the recording's own inputs. ``tests/gpu``
+does the same with CUDA graphs.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from hydragnn_hpo.data.batch_layout import arrange_in_pairs, pad_batch
+from hydragnn_hpo.testing.sample_structures import batch_structures, random_structure
+from hydragnn_hpo.training import cuda_graphs, trainer
+from hydragnn_hpo.training.cuda_graphs import Replays
+from hydragnn_hpo.training.ddp import Ranks
+
+from .conftest import difference, epochs, go, make_config, weights
+
+CPU = torch.device("cpu")
+
+
+def record_by_running(work, device, pool):
+    """Run the pass as often as a recording does, and again at every replay."""
+    for _ in range(cuda_graphs.WARM_UPS):
+        work()
+    outputs = {name: torch.full_like(values, torch.nan) for name, values in work().items()}
+
+    def replay():
+        for name, values in work().items():
+            outputs[name].copy_(values)
+
+    return replay, outputs
+
+
+@pytest.fixture
+def train(columns, train):
+    """Train on edges that are sorted by receiver, as stores hold them."""
+    return partial(train, replace(columns, edges=np.ascontiguousarray(columns.edges[:, ::-1])))
+
+
+@pytest.fixture
+def replaying(monkeypatch):
+    """Let trials on a CPU replay their steps; tells how they are recorded."""
+
+    def switch(on=True, record=record_by_running):
+        monkeypatch.setattr(trainer, "can_replay", lambda *_, fixed_shapes: on and fixed_shapes)
+        monkeypatch.setattr(cuda_graphs, "record", record)
+        monkeypatch.setattr(Replays, "pool", None)
+
+    return switch
+
+
+def both(train, replaying, **settings):
+    """Train a trial twice: launching kernels singly, and replaying them."""
+    trainers = []
+    for on in (False, True):
+        replaying(on)
+        trainers.append(train(**settings))
+        trainers[-1].run(4, go)
+    return trainers
+
+
+@pytest.mark.parametrize("settings", [
+    {"conv": "painn"}, {"conv": "pna"}, {"conv": "gin", "optimizer": "muon"},
+    {"micro_batches": 3, "balance": "uncertainty"}, {"ema": 0.9, "clip_norm": 0.1},
+    {"conv": "mfc"},
+], ids=lambda settings: "-".join(map(str, settings.values())))  # fmt: skip
+def test_replayed_trials_are_those_launched_singly(train, replaying, settings):
+    single, replayed = both(train, replaying, **settings)
+    assert difference(single, replayed) < 1e-12
+    for one, other in zip(epochs(single), epochs(replayed), strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-12)
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-12)
+    recorded = replayed.stepper.replays and replayed.stepper.replays.recordings
+    assert bool(recorded) == (settings.get("conv") != "mfc")
+
+
+def test_resumed_replays_repeat_the_bits(train, replaying, tmp_path):
+    replaying()
+    whole, first, second = (train() for _ in range(3))
+    whole.run(4, go)
+    first.run(2, go, tmp_path)
+    assert second.resume(tmp_path)
+    second.run(4, go)
+    assert torch.equal(weights(second), weights(whole))
+
+
+def fail(error):
+    def record(work, device, pool):
+        work()
+        raise error
+
+    return record
+
+
+def bake(work, device, pool):
+    """Record what does not depend on the inputs."""
+    outputs = work()
+    return work, {name: values.clone() for name, values in outputs.items()}
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [(fail(RuntimeError("it waits")), "it waits"), (bake, "a recording is")],
+    ids=["fails", "is wrong"],
+)
+def test_what_cannot_be_recorded_is_launched_singly(train, replaying, caplog, record, said):
+    replaying(on=False)
+    single = train()
+    single.run(2, go)
+    replaying(record=record)
+    trial = train()
+    trial.run(2, go)
+    assert difference(single, trial) < 1e-12
+    assert trial.stepper.replays.problem.startswith(said)
+    assert not trial.stepper.replays.recordings
+    assert caplog.text.count("kernels are launched singly") == 2  # of steps and of validations
+
+
+def test_a_recording_without_memory_cuts_steps(train, replaying):
+    left = [1]
+
+    def record(work, device, pool):
+        if left:
+            left.pop()
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return record_by_running(work, device, pool)
+
+    replaying(on=False)
+    single = train(micro_batches=2)
+    single.run(2, go)
+    replaying(record=record)
+    trial = train(micro_batches=1)
+    trial.run(2, go)
+    assert trial.micro.pieces == 2
+    assert difference(single, trial) < 1e-12
+    assert trial.stepper.replays.recordings
+
+
+def batch_of(nodes):
+    return pad_batch(arrange_in_pairs(batch_structures([random_structure(0, nodes)])))
+
+
+@pytest.fixture
+def replays(replaying):
+    """Replays of a pass that doubles positions, and the numbers of its calls."""
+    replaying()
+    calls = []
+
+    def work(batch, numbers):
+        calls.append(len(batch.numbers))
+        return {"doubled": 2.0 * batch.positions + numbers.sum()}
+
+    made = Replays(work, CPU)
+    made.calls = calls
+    return made
+
+
+def test_a_size_is_recorded_once_and_inputs_are_copied(replays):
+    first, second = batch_of(5), batch_of(5)
+    second.positions.add_(1.0)
+    kept = [batch.positions.clone() for batch in (first, second)]
+    given = [replays.run(first), replays.run(second, None), replays.run(first)]
+    assert len(replays.recordings) == 1
+    for outputs, positions in zip(given, (*kept, kept[0]), strict=True):
+        assert torch.equal(outputs["doubled"], 2.0 * positions)
+    assert torch.equal(first.positions, kept[0])
+    numbered = batch_of(6)
+    assert torch.equal(
+        replays.run(numbered, torch.ones(3))["doubled"], 2.0 * numbered.positions + 3.0
+    )
+
+
+def test_what_is_not_padded_runs_singly(replays):
+    batch = arrange_in_pairs(batch_structures([random_structure(0)]))
+    replays.run(batch)
+    assert replays.calls == [len(batch.numbers)]
+    assert not replays.recordings
+
+
+def test_sizes_beyond_the_last_run_singly(replays, monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "MOST", 2)
+    sizes = [4, 7, 11]
+    for nodes in sizes * 2:
+        batch = batch_of(nodes)
+        assert torch.equal(replays.run(batch)["doubled"], 2.0 * batch.positions)
+    assert len(replays.recordings) == 2
+
+
+def test_a_size_may_run_singly_at_first(replays):
+    replays.singly = 1
+    for recordings in (0, 1, 1):
+        replays.run(batch_of(5))
+        assert len(replays.recordings) == recordings
+
+
+def test_only_single_ranks_on_gpus_replay():
+    card = torch.device("cuda:0")
+    ask = partial(cuda_graphs.can_replay, fixed_shapes=True)
+    assert ask(make_config(), Ranks(0, 1, card))
+    assert not cuda_graphs.can_replay(make_config(), Ranks(0, 1, card), fixed_shapes=False)
+    assert not ask(make_config(), Ranks(0, 1, CPU))
+    assert not ask(make_config(), Ranks(0, 2, card))
+    assert not ask(make_config(cuda_graphs=False), Ranks(0, 1, card))
+    recomputed = make_config().model_copy(
+        update={"parallel": make_config().parallel.model_copy(update={"recompute": True})}
+    )
+    assert not ask(recomputed, Ranks(0, 1, card))
