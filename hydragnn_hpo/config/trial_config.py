@@ -212,10 +212,10 @@ class TrainConfig(Config):
     """Maximum norm of the whole gradient; a longer gradient is scaled down to it."""
 
     cuda_graphs: bool = True
-    """Record the kernels of a step on a GPU, and replay them with one launch, in trials of one
-    rank. Batches are filled up to sizes that recur; the mathematics stays the same. Convs with
-    angles, ``mfc``, a user's conv, global attention, random-walk encodings, the pools ``max`` and
-    ``attention``, and ``parallel.recompute`` launch their kernels singly."""
+    """Record the kernels of a step on a GPU, and replay them with one launch. Batches are filled up
+    to sizes that recur; the mathematics stays the same. Convs with angles, ``mfc``, a user's conv,
+    global attention, random-walk encodings, the pools ``max`` and ``attention``, sharded weights
+    and ``parallel.recompute`` launch their kernels singly."""
 
     ema: Fraction = 0.0
     """Decay per step of the exponential moving average of the weights. Validation and the saved

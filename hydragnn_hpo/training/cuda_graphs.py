@@ -51,14 +51,14 @@ def can_replay(config: TrialConfig, ranks: Ranks, *, fixed_shapes: bool) -> bool
 
     Args:
         config: the trial.
-        ranks: this rank among the others; a step of several ranks sends gradients from its hooks.
+        ranks: this rank among the others; if weights are sharded, passes send them.
         fixed_shapes: ``MultiHeadGNN.fixed_shapes``.
     """
     return (
         config.training.cuda_graphs
         and fixed_shapes
         and ranks.device.type == "cuda"
-        and ranks.world == 1
+        and not config.parallel.is_sharded(ranks.world)
         and not config.parallel.recompute
     )
 

@@ -129,6 +129,17 @@ class TimedAllReduce:
         average: torch.futures.Future[Tensor] = work.get_future().then(done)
         return average
 
+    def average_whole(self, world: int, gradients: Sequence[Tensor]) -> None:
+        """Average gradients over ``world`` ranks, in place and all at once; every rank calls it."""
+        whole = torch.cat([gradient.flatten() for gradient in gradients]).div_(world)
+        marks = [self._mark()]
+        self._step.append(marks)
+        dist.all_reduce(whole)
+        marks.append(self._mark())
+        parts = torch.split(whole, [gradient.numel() for gradient in gradients])
+        shaped = [part.view_as(each) for part, each in zip(parts, gradients, strict=True)]
+        torch._foreach_copy_(list(gradients), shaped)
+
     def take_times(self) -> Span:
         """Return the times since the last call; call this after each step's backward pass.
 
@@ -216,6 +227,9 @@ class ModelParallelism:
         """Return the context of a micro-batch: gradients are sent in the ``last`` one of a step."""
         return contextlib.nullcontext()
 
+    def average_gradients(self) -> None:
+        """Average gradients that no hook has sent over the ranks; every rank calls this."""
+
     def add_communication_seconds(self, meter: EpochTimers) -> None:
         """Add the seconds of sending to a meter, after the last backward pass of a step."""
 
@@ -284,6 +298,10 @@ class ReplicatedModel(ModelParallelism):
     def gradient_sync(self, last: bool) -> AbstractContextManager[object]:
         """Return the context of a micro-batch: gradients are sent in the ``last`` one of a step."""
         return contextlib.nullcontext() if last else self._ddp.no_sync()
+
+    def average_gradients(self) -> None:
+        """Average gradients that no hook has sent, as passes that DDP does not see leave them."""
+        self._all_reduce.average_whole(self.ranks.world, self.gradients())
 
     def add_communication_seconds(self, meter: EpochTimers) -> None:
         """Add the seconds of sending to a meter, after the last backward pass of a step."""

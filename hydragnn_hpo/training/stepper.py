@@ -283,6 +283,8 @@ class Stepper:
         for self.piece, batch in enumerate(batches):
             last = self.piece + 1 == len(batches)
             summed.append(self._piece(batch, counts, last=last))
+        if self.replays is not None:
+            self._send_gradients()
         # Set before the update: a step that runs out of memory inside it must not be repeated.
         self.bound = "weights"
         with self.meter.region("update"):
@@ -350,6 +352,12 @@ class Stepper:
                 if parameter.grad is not None:
                     parameter.grad.zero_() if kept is None else parameter.grad.copy_(kept)
                     self._gradients[parameter] = parameter.grad
+
+    def _send_gradients(self) -> None:
+        """Average the gradients of replayed passes over the ranks, after the last micro-batch."""
+        self.bound = "gradients" if self.net.ranks.world > 1 else ""
+        self.net.average_gradients()
+        self.net.add_communication_seconds(self.meter)
 
     def _zero_gradients(self) -> None:
         """Set gradients to 0: in place, where recorded kernels add to them."""

@@ -2,9 +2,9 @@
 
 Run as ``python ranks.py BATCH EPOCHS``: for each line ``CONV WAY`` it answers a line. A way fills
 batches. Where its name says ``random``, shares and pieces are cut at random, ``pieces`` takes a
-step in four, ``single`` computes in fp32. Each is trained by one rank and by three; ``graphs`` of
-schnet by two and by four, too. This process only imports and forks: torch must not have run
-anything before a fork.
+step in four, ``single`` computes in fp32, ``replayed`` has several ranks replay their passes. Each
+is trained by one rank and by three; ``graphs`` of schnet by two and by four, too. This process only
+imports and forks: torch must not have run anything before a fork.
 """
 
 import json
@@ -14,9 +14,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import numpy as np
 import torch
 from forking import fork_ranks
+from replays import replay_on_cpu
 
 from hydragnn_hpo.config.data_config import SPLITS, MixedConfig, TargetConfig
 from hydragnn_hpo.config.trial_config import TrialConfig
@@ -143,6 +146,8 @@ def train(out, conv, batch, epochs, way):
     if way == "whole":
         update = {part: made.model_dump()[part] | values for part, values in WHOLE.items()}
         made = TrialConfig.model_validate(made.model_dump() | update | {"heads": WHOLE["heads"]})
+    if "replayed" in way and ranks.world > 1:
+        replay_on_cpu()
     trainer = Trainer(made, graphs, ranks)
     trainer.run(epochs, lambda: "go")
     trainer.load_best_weights()

@@ -24,10 +24,13 @@ WAYS = [
     ("schnet", "random"),
     ("schnet", "pieces"),
     ("schnet", "single random pieces"),
+    ("painn", "replayed"),
+    ("painn", "replayed random pieces"),
 ]
 """Convs with batches of graphs; with one of them two data sets in a ratio, a budget of atoms, and
 everything a net can be told: attention, forces, variances, learned weights. Then shares cut at
-random, steps taken in four pieces, and both in fp32. In all of them some graphs lack the energy."""
+random, steps taken in four pieces, both in fp32, and replayed passes. In all of them some graphs
+lack the energy."""
 
 
 LIMITS = {"whole": 1e-10, "mace": 1e-11, "single random pieces": 1e-5}

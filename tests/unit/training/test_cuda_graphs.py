@@ -1,7 +1,6 @@
 """Replayed steps are those whose kernels are launched singly; what cannot be replayed is not.
 
-There is no GPU here: a recording runs its pass again, on the recording's own inputs. ``tests/gpu``
-does the same with CUDA graphs.
+There is no GPU here, see ``tests/replays.py``; ``tests/gpu`` checks the same with CUDA graphs.
 """
 
 from dataclasses import replace
@@ -10,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from replays import record_by_running, replay_on_cpu
 
 from hydragnn_hpo.data.batch_layout import arrange_in_pairs, pad_batch
 from hydragnn_hpo.testing.sample_structures import batch_structures, random_structure
@@ -20,19 +20,6 @@ from hydragnn_hpo.training.ddp import Ranks
 from .conftest import difference, epochs, go, make_config, weights
 
 CPU = torch.device("cpu")
-
-
-def record_by_running(work, device, pool):
-    """Run the pass as often as a recording does, and again at every replay."""
-    for _ in range(cuda_graphs.WARM_UPS):
-        work()
-    outputs = {name: torch.full_like(values, torch.nan) for name, values in work().items()}
-
-    def replay():
-        for name, values in work().items():
-            outputs[name].copy_(values)
-
-    return replay, outputs
 
 
 @pytest.fixture
@@ -46,9 +33,9 @@ def replaying(monkeypatch):
     """Let trials on a CPU replay their steps; tells how they are recorded."""
 
     def switch(on=True, record=record_by_running):
-        monkeypatch.setattr(trainer, "can_replay", lambda *_, fixed_shapes: on and fixed_shapes)
-        monkeypatch.setattr(cuda_graphs, "record", record)
-        monkeypatch.setattr(Replays, "pool", None)
+        replay_on_cpu(monkeypatch.setattr, record)
+        if not on:
+            monkeypatch.setattr(trainer, "can_replay", lambda *_, fixed_shapes: False)
 
     return switch
 
@@ -197,13 +184,18 @@ def test_a_size_may_run_singly_at_first(replays):
         assert len(replays.recordings) == recordings
 
 
-def test_only_single_ranks_on_gpus_replay():
+def test_only_whole_weights_on_gpus_are_replayed():
     card = torch.device("cuda:0")
     ask = partial(cuda_graphs.can_replay, fixed_shapes=True)
     assert ask(make_config(), Ranks(0, 1, card))
     assert not cuda_graphs.can_replay(make_config(), Ranks(0, 1, card), fixed_shapes=False)
     assert not ask(make_config(), Ranks(0, 1, CPU))
-    assert not ask(make_config(), Ranks(0, 2, card))
+    assert ask(make_config(), Ranks(0, 2, card))
+    sharded = make_config().model_copy(
+        update={"parallel": make_config().parallel.model_copy(update={"shard": "full"})}
+    )
+    assert ask(sharded, Ranks(0, 1, card))
+    assert not ask(sharded, Ranks(0, 2, card))
     assert not ask(make_config(cuda_graphs=False), Ranks(0, 1, card))
     recomputed = make_config().model_copy(
         update={"parallel": make_config().parallel.model_copy(update={"recompute": True})}
