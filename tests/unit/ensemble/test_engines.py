@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from replays import replay_on_cpu
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from hydragnn_hpo.ensemble import traced_engines
@@ -155,6 +156,26 @@ def test_stacked_twins_say_what_they_say_alone(ensemble, columns):
     assert_same(found, said_by(EagerEngine(members, CPU), columns, rows, 25))
     assert [stack is not None for stack in engine._stacks.values()] == [True]
     assert not np.allclose(found["twin0", "energy"], found["twin1", "energy"])
+
+
+def test_replayed_members_say_what_they_say_alone(ensemble, columns, monkeypatch):
+    replay_on_cpu(monkeypatch.setattr)
+    members = [*twins(ensemble), *ensemble.members]
+    engine, rows = StackedEngine(members, CPU), np.arange(25)
+    engine.replays = engine._make_replays()
+    assert engine.replays
+
+    found = [said_by(engine, columns, rows, 11) for _ in range(3)]
+
+    recordings = [len(replays.recordings) for replays in engine.replays.values()]
+    assert min(recordings) > 0
+    assert not any(replays.problem for replays in engine.replays.values())
+    wanted = said_by(EagerEngine(members, CPU), columns, rows, 25)
+    for each in found:
+        assert_same(each, wanted)
+    assert [member.trial for member, _ in engine.predict(columns, rows[:3])] == [
+        member.trial for member in members
+    ]
 
 
 def test_members_are_grouped_by_what_they_compute_and_their_type(ensemble):
