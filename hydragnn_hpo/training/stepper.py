@@ -161,7 +161,13 @@ def combine_losses(
 def loss_factors(
     counts: Mapping[str, float], heads: Mapping[str, HeadConfig], world: int, priced: bool
 ) -> list[list[float]]:
-    """Return what ``combine_losses`` multiplies by; its arguments are those.
+    """Return what ``combine_losses`` multiplies by.
+
+    Args:
+        counts: components with a target in the whole step, over all ranks, by head.
+        heads: settings by head.
+        world: number of shares into which the graphs of a step are divided.
+        priced: whether log variances are added.
 
     Returns:
         Factors of the heads' sums, and of the heads' log variances, [2][H].
@@ -283,8 +289,7 @@ class Stepper:
         for self.piece, batch in enumerate(batches):
             last = self.piece + 1 == len(batches)
             summed.append(self._piece(batch, counts, last=last))
-        if self.replays is not None:
-            self._send_gradients()
+        self._send_gradients()
         # Set before the update: a step that runs out of memory inside it must not be repeated.
         self.bound = "weights"
         with self.meter.region("update"):
@@ -354,7 +359,9 @@ class Stepper:
                     self._gradients[parameter] = parameter.grad
 
     def _send_gradients(self) -> None:
-        """Average the gradients of replayed passes over the ranks, after the last micro-batch."""
+        """Average the gradients of replayed passes over the ranks; others are sent by hooks."""
+        if self.replays is None:
+            return
         self.bound = "gradients" if self.net.ranks.world > 1 else ""
         self.net.average_gradients()
         self.net.add_communication_seconds(self.meter)
