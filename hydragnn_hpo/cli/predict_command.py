@@ -71,7 +71,7 @@ CompileOption = Annotated[
     bool,
     typer.Option(
         "--compile",
-        help="Run members as machine code, made once and kept.",
+        help="Run members as machine code on a CPU, made once and kept.",
         rich_help_panel="Machine",
     ),
 ]

@@ -7,6 +7,7 @@ Shapes: G graphs, R rows of a head (graphs or nodes), w its components.
 
 import heapq
 import html
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,8 @@ from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model import variance_key
 from hydragnn_hpo.resources import find_shipped
+
+logger = logging.getLogger(__name__)
 
 _TIMINGS = 3
 """Number of timed runs per member; the shortest time counts."""
@@ -589,21 +592,27 @@ def load_ensemble(
 def make_engine(
     members: Sequence[Member], device: torch.device, *, compiled: bool = False
 ) -> Engine:
-    """Return a compiled engine if requested, a stacked one on a GPU, else an eager one.
+    """Return a stacked engine on a GPU, else a compiled one if requested, else an eager one.
+
+    Compiling a net for an H100 ended the process with a fault of memory (torch 2.11, 2026-11-28); a
+    stacked engine launches as little as compiled code does.
 
     Args:
         members: members whose nets are on ``device`` already.
         device: device to predict on.
-        compiled: True runs them as machine code.
+        compiled: True runs them as machine code on a CPU.
     """
-    if compiled:  # imported here: tracers and compilers take a second to import
-        from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
-
-        return CompiledEngine(members, device)
+    # imported where they are used: tracers and compilers take a second to import
     if device.type == "cuda":
         from hydragnn_hpo.ensemble.traced_engines import StackedEngine
 
+        if compiled:
+            logger.warning("members are compiled for CPUs alone: on %s graphs replay.", device)
         return StackedEngine(members, device)
+    if compiled:
+        from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
+
+        return CompiledEngine(members, device)
     return EagerEngine(members, device)
 
 

@@ -5,10 +5,8 @@ which differ in their weights alone and are stacked.
 """
 
 import statistics
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ensemble
@@ -29,7 +27,7 @@ from hydragnn_hpo.ensemble.engine import (
     pieces,
     predict_in_halves,
 )
-from hydragnn_hpo.ensemble.traced_engines import CompiledEngine, StackedEngine
+from hydragnn_hpo.ensemble.traced_engines import StackedEngine
 from hydragnn_hpo.training.memory import measure_peak_bytes, release_memory
 
 if TYPE_CHECKING:
@@ -73,8 +71,6 @@ def compare_engines(
         groups = sum(len(group) > 1 for group in engine.groups)
         if len([stack for stack in engine._stacks.values() if stack]) != groups:
             raise AssertionError("members of one signature are not stacked")
-    if isinstance(engine, CompiledEngine) and not all(engine._nets.get(f"t{n}") for n in (0, 1)):
-        raise AssertionError(f"not compiled: {engine.ways}")
     return error
 
 
@@ -163,8 +159,8 @@ def survive_full_memory(graphs: Columns, device: torch.device) -> float:
     return error_of([heads["energy"] for _, heads in halves], expected)
 
 
-def check_engines(report: "Report", few: Columns, device: torch.device, place: Path) -> None:
-    """Check the energies of every engine, those that need a compiler last."""
+def check_engines(report: "Report", few: Columns, device: torch.device) -> None:
+    """Check the energies of every engine; members are compiled for CPUs alone."""
     alike = {f"{net[0]} x 4": [net] * 4 for net in ALIKE}
     if report.small:  # tracing takes long on a CPU
         alike = {"schnet x 2": [("schnet", 16, 1, 5.0)] * 2}
@@ -173,9 +169,6 @@ def check_engines(report: "Report", few: Columns, device: torch.device, place: P
         ("replayed unlike", StackedEngine, ensemble.UNLIKE),
         *((f"stacked {name}", StackedEngine, nets) for name, nets in alike.items()),
     ]
-    if not report.small:
-        compiled = partial(CompiledEngine, place=place)
-        cases += [(f"compiled {ALIKE[0][0]} x 2", compiled, [ALIKE[0]] * 2)]
     for name, make, nets in cases:
         for precision, limit in LIMITS.items():
             work = partial(compare_engines, make, nets, precision, few, device)
@@ -187,17 +180,14 @@ def run(report: "Report", device: torch.device) -> None:
     few, many = (models.molecules(n) for n in ((6, 8) if report.small else (64, 1024)))
     turns = 1 if report.small else 20
     engines: dict[str, tuple[Make, Nets]] = {"replayed unlike": (StackedEngine, ensemble.UNLIKE)}
-    with tempfile.TemporaryDirectory() as folder:
-        check_engines(report, few, device, Path(folder))
-        report.check("full memory", partial(survive_full_memory, many, device), LIMITS["fp64"])
-        if not report.small:
-            engines |= {f"stacked {net[0]} x 8": (StackedEngine, [net] * 8) for net in ALIKE}
-            compiled = partial(CompiledEngine, place=Path(folder))
-            engines[f"compiled {ALIKE[0][0]} x 8"] = (compiled, [ALIKE[0]] * 8)
-        for name, (make, nets) in engines.items():
-            work = partial(ratio_of_calls, make, nets, few, device, turns)
-            report.check(f"over separate calls, {name}", work)
-        for name, (make, nets) in engines.items():
-            work = partial(structures_per_second, make, nets, many, device, turns)
-            report.check(f"structures per second, {name}", work)
+    check_engines(report, few, device)
+    report.check("full memory", partial(survive_full_memory, many, device), LIMITS["fp64"])
+    if not report.small:
+        engines |= {f"stacked {net[0]} x 8": (StackedEngine, [net] * 8) for net in ALIKE}
+    for name, (make, nets) in engines.items():
+        work = partial(ratio_of_calls, make, nets, few, device, turns)
+        report.check(f"over separate calls, {name}", work)
+    for name, (make, nets) in engines.items():
+        work = partial(structures_per_second, make, nets, many, device, turns)
+        report.check(f"structures per second, {name}", work)
     report.check("memory over one member", partial(memory_over_one, many, device))

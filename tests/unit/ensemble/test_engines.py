@@ -344,10 +344,14 @@ def test_answers_are_compared_head_by_head():
         check_same_output({"a": wanted["a"]}, wanted, torch.float32)
 
 
-def test_engines_are_chosen_by_wish_and_device(ensemble):
+def test_engines_are_chosen_by_wish_and_device(ensemble, caplog):
     assert isinstance(make_engine(ensemble.members, CPU), EagerEngine)
     assert isinstance(make_engine(ensemble.members, CPU, compiled=True), CompiledEngine)
     assert isinstance(make_engine(ensemble.members, torch.device("cuda")), StackedEngine)
+    assert "compiled for CPUs alone" not in caplog.text
+    card = make_engine(ensemble.members, torch.device("cuda"), compiled=True)
+    assert isinstance(card, StackedEngine)
+    assert "compiled for CPUs alone" in caplog.text
 
 
 @pytest.mark.slow
