@@ -5,7 +5,7 @@ import torch
 from hydragnn_hpo.training import cuda_graphs, trainer
 
 
-def record_by_running(work, device, pool):
+def record_by_running(work, device):
     """Run the pass as often as a recording does, and again at every replay."""
     for _ in range(cuda_graphs.WARM_UPS):
         work()
@@ -22,4 +22,3 @@ def replay_on_cpu(patch=setattr, record=record_by_running):
     """Let trials on a CPU replay their steps, and others that have the same on a GPU."""
     patch(trainer, "can_replay", lambda *_, fixed_shapes: fixed_shapes)
     patch(cuda_graphs, "record", record)
-    patch(cuda_graphs.Replays, "pool", None)

@@ -9,7 +9,9 @@ always replayed, also the first of its size; so a step does not depend on those 
 resumed training repeats an unbroken one (Law 5). ROCm has the same under the same names.
 """
 
+import functools
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -133,7 +135,7 @@ class Replays:
         self.recordings: dict[tuple[object, ...], Recording] = {}
         self.problem = ""
         """Why passes run kernel by kernel; empty if they are replayed."""
-        self._pool: Any = None
+        self._lock = threading.Lock()
 
     def run(self, batch: Batch, numbers: Tensor | None = None) -> Outputs:
         """Run the pass on a batch, in host memory or on the device.
@@ -150,13 +152,14 @@ class Replays:
         """
         numbers = torch.zeros(0) if numbers is None else numbers
         numbers = numbers.pin_memory() if self.device.type == "cuda" else numbers
-        recording = self._recording_of(batch, numbers)
-        if recording is None:
-            there = batch.to(self.device, non_blocking=True)
-            return self.work(there, numbers.to(self.device, non_blocking=True))
-        recording.copy_inputs(batch, numbers)
-        recording.run()
-        return {name: values.clone() for name, values in recording.outputs.items()}
+        with self._lock:  # of two threads one would overwrite the other's inputs
+            recording = self._recording_of(batch, numbers)
+            if recording is not None:
+                recording.copy_inputs(batch, numbers)
+                recording.run()
+                return {name: values.clone() for name, values in recording.outputs.items()}
+        there = batch.to(self.device, non_blocking=True)
+        return self.work(there, numbers.to(self.device, non_blocking=True))
 
     def _recording_of(self, batch: Batch, numbers: Tensor) -> Recording | None:
         """Return the recording for a batch, which may have to be made; None if there is none."""
@@ -170,9 +173,10 @@ class Replays:
                 self.recordings[size] = self._record(batch, numbers)
             except Exception as error:  # torch and Triton raise errors of every class
                 self.recordings.clear()
-                if is_out_of_memory(error.__context__ or error):
+                # an error inside a recording can follow from another one, of memory
+                if any(map(is_out_of_memory, filter(None, (error, error.__context__)))):
                     raise
-                self.problem = str(error).partition("\n")[0]
+                self.problem = str(error).partition("\n")[0] or type(error).__name__
                 logger.warning("no CUDA graphs, kernels are launched singly: %s", self.problem)
         return self.recordings.get(size)
 
@@ -185,7 +189,7 @@ class Replays:
             return self.work(replace(own), mine)
 
         with self.unchanged() as sums:
-            run, outputs = record(work, self.device, self.pool)
+            run, outputs = record(work, self.device)
             if self.recordings:  # others are of the same code
                 return Recording(own, mine, run, outputs)
             for tensor in (own.positions, own.edge_shift, mine):
@@ -193,13 +197,6 @@ class Replays:
             expected = _results(work, sums)
             _check_same(_results(lambda: (run(), outputs)[1], sums), expected)
         return Recording(own, mine, run, outputs)
-
-    @property
-    def pool(self) -> Any:
-        """Memory that all recordings share: only one runs at a time."""
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        return self._pool
 
 
 def _results(work: Callable[[], Outputs], sums: Sums | None) -> list[Tensor]:
@@ -221,15 +218,18 @@ def _check_same(replayed: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
             raise RuntimeError(f"a recording is {float(off / size):.1e} off its kernels, relative")
 
 
-def record(
-    work: Callable[[], Outputs], device: torch.device, pool: Any
-) -> tuple[Callable[[], None], Outputs]:
+@functools.cache
+def _pool_of(device: torch.device) -> Any:
+    """Return the memory that all recordings on a device share: only one of them runs at a time."""
+    return torch.cuda.graph_pool_handle()
+
+
+def record(work: Callable[[], Outputs], device: torch.device) -> tuple[Callable[[], None], Outputs]:
     """Record the kernels that some work launches on a device.
 
     Args:
         work: is called some times; at the last time its kernels are recorded and do not run.
         device: a CUDA or ROCm device.
-        pool: memory to share with other recordings.
 
     Returns:
         A function that launches the kernels, and the tensors that they write.
@@ -237,15 +237,16 @@ def record(
     Raises:
         RuntimeError: the work waits for the device, or memory ran out.
     """
-    here = torch.cuda.current_stream(device)
-    other = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    other.wait_stream(here)
-    with torch.cuda.stream(other):
-        for _ in range(WARM_UPS):
-            work()
-    here.wait_stream(other)
-    graph = torch.cuda.CUDAGraph()
-    # Other threads, which make batches in page-locked memory, are not held up.
-    with torch.cuda.graph(graph, pool=pool, stream=other, capture_error_mode="thread_local"):
-        outputs = work()
+    with torch.cuda.device(device):
+        here = torch.cuda.current_stream()
+        other = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        other.wait_stream(here)
+        with torch.cuda.stream(other):
+            for _ in range(WARM_UPS):
+                work()
+        here.wait_stream(other)
+        graph, pool = torch.cuda.CUDAGraph(), _pool_of(device)
+        # Other threads, which make batches in page-locked memory, are not held up.
+        with torch.cuda.graph(graph, pool=pool, stream=other, capture_error_mode="thread_local"):
+            outputs = work()
     return graph.replay, outputs

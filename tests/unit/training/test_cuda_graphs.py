@@ -76,14 +76,14 @@ def test_resumed_replays_repeat_the_bits(train, replaying, tmp_path):
 
 
 def fail(error):
-    def record(work, device, pool):
+    def record(work, device):
         work()
         raise error
 
     return record
 
 
-def bake(work, device, pool):
+def bake(work, device):
     """Record what does not depend on the inputs."""
     outputs = work()
     return work, {name: values.clone() for name, values in outputs.items()}
@@ -110,11 +110,11 @@ def test_what_cannot_be_recorded_is_launched_singly(train, replaying, caplog, re
 def test_a_recording_without_memory_cuts_steps(train, replaying):
     left = [1]
 
-    def record(work, device, pool):
+    def record(work, device):
         if left:
             left.pop()
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return record_by_running(work, device, pool)
+        return record_by_running(work, device)
 
     replaying(on=False)
     single = train(micro_batches=2)
