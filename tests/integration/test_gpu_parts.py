@@ -15,6 +15,7 @@ ABSENT = ("adios2", "deephyper", "matplotlib", "mpi4py", "msgspec", "optuna", "r
 
 def run_part(part, tmp_path, *more, code=""):
     """Run a part in a Python without these packages, which executes ``code`` when it starts."""
+    tmp_path.mkdir(exist_ok=True)
     lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in ABSENT), code]
     (tmp_path / "sitecustomize.py").write_text("\n".join(lines) + "\n")
     path = os.pathsep.join((str(tmp_path), str(RUN.parents[2])))
@@ -65,6 +66,18 @@ def test_checks_that_would_begin_too_late_are_left_out(tmp_path):
     done = run_part("training", tmp_path, "--dry-run", "--seconds", "0")
     assert done.returncode == 0, done.stderr
     assert {each["ended"] for each in checks_of("training", tmp_path).values()} == {"left out"}
+
+
+def test_all_parts_leave_one_file_with_every_check(tmp_path):
+    done = run_part("all", tmp_path, "--dry-run", "--seconds", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {each.name for each in (tmp_path / "out").iterdir()} == {"cpu.json", "cpu.md"}
+    single = run_part("training", tmp_path / "single", "--dry-run", "--seconds", "0")
+    assert single.returncode == 0, single.stderr
+    names = list(checks_of("training", tmp_path / "single"))
+    assert list(checks_of("training", tmp_path)) == names
+    for part in ("correctness", "ensembles", "lanes", "speed"):
+        assert len(checks_of(part, tmp_path)) > 5
 
 
 def test_a_part_run_again_replaces_its_own_section_of_the_one_file(tmp_path):
