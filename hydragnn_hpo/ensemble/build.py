@@ -157,7 +157,7 @@ from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.model import variance_key
-from hydragnn_hpo.training import make_sampler, open_graphs, read_checkpoint
+from hydragnn_hpo.training import keep_freed_memory, make_sampler, open_graphs, read_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -312,6 +312,8 @@ def predict_split(
         a variance, that of the others is 0.
     """
     place = torch.device(device)
+    if place.type == "cpu":
+        keep_freed_memory()
     graphs, indices = context.graphs, context.rows_of(split)
     for member in members:
         member.model.to(place)

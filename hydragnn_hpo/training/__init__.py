@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.training.cuda_graphs import Replays
     from hydragnn_hpo.training.ddp import adopt_mpi_environment, finalize_mpi
     from hydragnn_hpo.training.io_benchmark import IoBenchmark, measure_io
-    from hydragnn_hpo.training.memory import is_out_of_memory, release_memory
+    from hydragnn_hpo.training.memory import is_out_of_memory, keep_freed_memory, release_memory
     from hydragnn_hpo.training.precision import DTYPES
     from hydragnn_hpo.training.profiler import ProfilePlan
     from hydragnn_hpo.training.trainer import check_model, make_sampler
@@ -24,6 +24,7 @@ __all__ = [
     "check_model",
     "finalize_mpi",
     "is_out_of_memory",
+    "keep_freed_memory",
     "make_sampler",
     "measure_io",
     "open_graphs",
