@@ -318,6 +318,8 @@ class Ensemble:
         for member in self.members:
             member.model.to(self.device)
         self.compiled = compiled
+        if self.device.type == "cpu":  # large batches take two thirds of the time
+            keep_freed_memory()
         self.engine: Engine = make_engine(self.members, self.device, compiled=compiled)
 
     @classmethod
@@ -331,9 +333,6 @@ class Ensemble:
         compiled: bool = False,
     ) -> Self:
         """Read an ensemble file.
-
-        On a CPU the process keeps freed memory from then on, as ``keep_freed_memory`` says:
-        predictions of large batches take two thirds of the time.
 
         Args:
             path: the ``ensemble.zip``; ``workflows/small_organics.zip`` is the shipped one, unless
@@ -360,8 +359,6 @@ class Ensemble:
                 where=str(path),
             )
             members.append(member if precision is None else member.in_precision(precision))
-        if torch.device(device).type == "cpu":
-            keep_freed_memory()
         ensemble = cls(manifest, members, device, compiled=compiled, configs=content.configs)
         ensemble.features, ensemble.local = content.features, content.local
         ensemble.local_members = open_local_members(manifest.heads, content.local_members)

@@ -266,6 +266,35 @@ class ModelParallelism:
         self.model.load_state_dict(dict(tensors))
 
 
+class AveragedModel(ModelParallelism):
+    """Every rank holds the whole model; gradients are averaged at once after a step's last pass.
+
+    Passes are those of the model alone, so they can be recorded as CUDA graphs: hooks of DDP belong
+    to the stream on which it was built, and nothing that waits for another stream can be recorded.
+    """
+
+    def __init__(self, model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> None:
+        """Wrap a model; every rank calls this with the same weights.
+
+        Args:
+            model: on the device of this rank.
+            config: how weights are shared.
+            ranks: this rank among the others.
+        """
+        super().__init__(model, config, ranks)
+        self._all_reduce = TimedAllReduce(ranks.device)
+
+    def average_gradients(self) -> None:
+        """Average the gradients of a step over the ranks; every rank calls this."""
+        self._all_reduce.average_whole(self.ranks.world, self.gradients())
+
+    def add_communication_seconds(self, meter: EpochTimers) -> None:
+        """Add the seconds of sending to a meter; none of them is hidden."""
+        communication, exposed = self._all_reduce.take_times()
+        meter.add("communication", communication)
+        meter.add("exposed", exposed)
+
+
 class ReplicatedModel(ModelParallelism):
     """Every rank holds the whole model; gradients are averaged while they are computed (DDP)."""
 
@@ -298,10 +327,6 @@ class ReplicatedModel(ModelParallelism):
     def gradient_sync(self, last: bool) -> AbstractContextManager[object]:
         """Return the context of a micro-batch: gradients are sent in the ``last`` one of a step."""
         return contextlib.nullcontext() if last else self._ddp.no_sync()
-
-    def average_gradients(self) -> None:
-        """Average gradients that no hook has sent, as passes that DDP does not see leave them."""
-        self._all_reduce.average_whole(self.ranks.world, self.gradients())
 
     def add_communication_seconds(self, meter: EpochTimers) -> None:
         """Add the seconds of sending to a meter, after the last backward pass of a step."""

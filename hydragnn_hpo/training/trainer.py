@@ -35,10 +35,15 @@ from hydragnn_hpo.training.checkpoint_saver import CheckpointSaver, Origin, chec
 from hydragnn_hpo.training.cuda_graphs import Replays, can_replay
 from hydragnn_hpo.training.ddp import Ranks, Signal, SyncPoints, allreduce_tensors
 from hydragnn_hpo.training.divergence import DivergenceGuard
-from hydragnn_hpo.training.evaluate import BatchFeed, batch_error_sums, error_sums, make_feed
+from hydragnn_hpo.training.evaluate import batch_error_sums, error_sums, make_feed
 from hydragnn_hpo.training.micro_batches import MicroBatches, fit_to_memory
 from hydragnn_hpo.training.optim import LearningRateSchedule, make_optimizer
-from hydragnn_hpo.training.parallel import ModelParallelism, ReplicatedModel, recompute_rounds
+from hydragnn_hpo.training.parallel import (
+    AveragedModel,
+    ModelParallelism,
+    ReplicatedModel,
+    recompute_rounds,
+)
 from hydragnn_hpo.training.precision import DTYPES, message_dtype, set_matmul_precision
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.training.timers import Stragglers, make_timers, summarize_epoch
@@ -115,13 +120,16 @@ def _copy_trunk(model: MultiHeadGNN, path: Path) -> None:
     model.trunk.load_state_dict(trunk)
 
 
-def parallelize(model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> ModelParallelism:
+def parallelize(
+    model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks, *, replays: bool
+) -> ModelParallelism:
     """Replicate or shard a model over the ranks; every rank calls this with the same weights.
 
     Args:
         model: the model, on this rank's device.
         config: how weights are sharded, and whether rounds are recomputed in the backward pass.
         ranks: this rank among the others.
+        replays: whether passes are replayed as CUDA graphs.
 
     Raises:
         ConfigError: a user's conv has a parameter that cannot be sharded.
@@ -133,11 +141,9 @@ def parallelize(model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> Mo
         from hydragnn_hpo.training.sharded import ShardedModel
 
         return ShardedModel(model, config, ranks)
-    return (
-        ReplicatedModel(model, config, ranks)
-        if ranks.world > 1
-        else ModelParallelism(model, config, ranks)
-    )
+    if ranks.world == 1:
+        return ModelParallelism(model, config, ranks)
+    return (AveragedModel if replays else ReplicatedModel)(model, config, ranks)
 
 
 logger = logging.getLogger(__name__)
@@ -193,12 +199,13 @@ class Trainer:
         self.heads = dict(config.heads)
         set_matmul_precision(config.training.precision)
         model = build_model(config, graphs.stats).to(ranks.device)
-        self.net = parallelize(model, config.parallel, self.ranks)
-        self.model = model
+        replays = can_replay(config, self.ranks, fixed_shapes=model.fixed_shapes)
+        self.net = parallelize(model, config.parallel, self.ranks, replays=replays)
+        self.model, collective = model, self.net.is_collective
         self.optimizer = make_optimizer(model, config.training)
         decay = config.training.ema
         self.average = AveragedWeights(model, decay) if decay else None
-        self.feed = self._make_feed()
+        self.feed = make_feed(config, graphs, self.ranks, is_collective=collective, pads=replays)
         self.micro = MicroBatches(self.feed, config.training.micro_batches)
         self.micro.on_change = lambda pieces: self.record("memory", pieces=pieces)
         self.counts = {name: _counts(graphs, name) for name in self.heads}
@@ -209,12 +216,6 @@ class Trainer:
             config.training, self.total_steps, self.order.graphs_per_step
         )
         self._reset()
-
-    def _make_feed(self) -> BatchFeed:
-        """Make the feed; its batches are padded if steps can be replayed."""
-        pads = can_replay(self.config, self.ranks, fixed_shapes=self.model.fixed_shapes)
-        collective = self.net.is_collective
-        return make_feed(self.config, self.graphs, self.ranks, is_collective=collective, pads=pads)
 
     def _reset(self) -> None:
         """Build the objects that hold state of a run: guard, timers, stepper, saver."""
