@@ -20,9 +20,6 @@ The spread of two or three nets is a bad measurement of t^2. It is shrunk toward
 as much as its scatter says, so that the factor fitted to it also holds for the better measurement
 that all nets give.
 
-Where errors have heavy tails, V is a larger share of the variance of most structures than of the
-mean one, and the quantiles are narrowed by what is left of it.
-
 Shapes: C configurations, M = K C nets, R rows of a head, w components.
 """
 
@@ -30,7 +27,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtri, polygamma, psi
+from scipy.special import polygamma, psi
 
 from hydragnn_hpo.ensemble.calibrate import (
     Calibration,
@@ -299,44 +296,13 @@ def calibrate_cross(known: OutOfFold, design: CrossDesign, scale: float) -> Cali
     sigma = fitted.sigma(np.sqrt(shrunk)[:, None], known.noise)[:, 0]
     mean_square = float(weight @ cap_unusual(np.square(sigma))) / float(weight.sum())
     gained = variances.gain * variances.typical / mean_square
-    least = 1.0 / design.folds  # the mean over the folds has at least its share of the variance
-    kept = max(1.0 - gained, least)
-    fitted = _narrow(fitted, np.sqrt(np.maximum(1.0 - gained * _tails(fitted), least) / kept))
+    # the mean over the folds has at least its share of the variance
+    kept = max(1.0 - gained, 1.0 / design.folds)
     a, b, c = (kept * each for each in (fitted.a, fitted.b, fitted.c))
     factor, added = prior.share(design.all_dof(width)) if usable else (0.0, float(shrunk.mean()))
     # t^2 from the spread of the kept nets, which is that many times as large
     growth = design.growth * left * variances.spread if usable else math.inf
     return replace(fitted, a=a * factor / growth, b=b + a * added, c=c)
-
-
-def _tails(fitted: Calibration) -> np.ndarray:
-    """Return how many times as large a share of the variance V is at each level, [levels].
-
-    A few errors much larger than all others raise sigma^2, of which V is then a small share. At the
-    level whose quantile is q errors are those of a Gaussian of variance (q sigma / z)^2, z being
-    the Gaussian's quantile, and V is a (z / q)^2 times as large share of it. That counts only where
-    q is less than z by more than twice its standard error, so that chance narrows no interval.
-    """
-    level, quantile = (
-        np.array([float(each) for each in part])
-        for part in (fitted.quantiles, fitted.quantiles.values())
-    )
-    normal = ndtri(0.5 + level / 2)
-    density = math.sqrt(2 / math.pi) * np.exp(-np.square(normal) / 2)  # of |x|
-    quantile = quantile + 2.0 * np.sqrt(level * (1 - level) / fitted.groups) / density
-    ratio: np.ndarray = np.square(np.maximum(normal / quantile, 1.0))
-    return ratio
-
-
-def _narrow(fitted: Calibration, factors: np.ndarray) -> Calibration:
-    """Multiply the quantiles of each level, [levels]; they rise with the level."""
-
-    def narrow(table: dict[str, float]) -> dict[str, float]:
-        values = np.maximum.accumulate(factors * np.array(list(table.values())))
-        return dict(zip(table, values.tolist(), strict=True))
-
-    tables = {name: narrow(table) for name, table in fitted.tables.items()}
-    return replace(fitted, quantiles=narrow(fitted.quantiles), tables=tables)
 
 
 def _shrink(measured: np.ndarray, dof: float, weight: np.ndarray) -> tuple[SpreadPrior, np.ndarray]:

@@ -13,7 +13,6 @@ from hydragnn_hpo.ensemble.cross_calibrate import (
     NetVariances,
     OutOfFold,
     _invert_trigamma,
-    _tails,
     calibrate_cross,
     cap_unusual,
     fit_spread_prior,
@@ -169,10 +168,11 @@ def test_one_structure_far_from_all_others_changes_no_interval(far):
 
 
 @pytest.mark.parametrize("count", [400, 4000])
-def test_a_few_large_errors_do_not_widen_the_intervals_of_all_others(count):
-    """One structure in twenty errs thirty times as much: V is little of the mean sigma^2 only.
+def test_where_few_errors_rule_the_mean_square_intervals_hold_too_much_not_too_little(count):
+    """One structure in twenty errs thirty times as much: V is little of the mean sigma^2.
 
-    With one share for all levels intervals held 94.5 and 95 %.
+    Counted as a larger share where quantiles are small, as it was once, V took half of the width
+    where errors of real data have still heavier tails, and intervals of 90 % held 68 to 80.
     """
     settings = {"configurations": 2, "folds": 5, "share": 0.5, "noise": 0.5, "data": 1.0}
     weights, shares = np.full(2, 0.5), []
@@ -186,17 +186,7 @@ def test_a_few_large_errors_do_not_widen_the_intervals_of_all_others(count):
         moments = compute_moments(predictions.reshape(-1, *truth.shape), np.full(10, 0.1))
         half = fitted.half_width(fitted.sigma(moments.spread))
         shares.append(float((np.abs(truth - moments.mean) <= half).mean()))
-    assert 0.9 <= np.mean(shares) < 0.94
-
-
-def test_quantiles_of_gaussian_errors_stay_as_they_are():
-    """Those of 200 structures, exact but for chance: none is far enough below."""
-    rng = np.random.default_rng(0)
-    scores = np.abs(rng.normal(size=(200, 1)))
-    fitted = calibrate(
-        scores, np.zeros((200, 1)), group=np.arange(200), largest=np.zeros(200), scale=1.0
-    )
-    assert _tails(fitted) == pytest.approx(1.0, abs=0.1)
+    assert 0.92 <= np.mean(shares) < 0.96
 
 
 KEPT = {
