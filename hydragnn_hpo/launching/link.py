@@ -373,11 +373,17 @@ class AgentLink:
                 opened[ready].flush()
 
     def send(self, message: News) -> None:
-        """Send a message; it is queued while the controller cannot be reached."""
+        """Send a message; it is queued while the controller cannot be reached.
+
+        Set ``broken`` if the controller has refused the keys: ZeroMQ then drops the connection.
+        """
         self._sent += 1
         body = msgspec.msgpack.encode(message)
         self._unread.append((self._sent, len(body)))
-        self._socket.send_multipart([_NUMBER.pack(self._sent), body], zmq.NOBLOCK)
+        try:
+            self._socket.send_multipart([_NUMBER.pack(self._sent), body], zmq.NOBLOCK)
+        except zmq.Again:
+            self.broken = True
 
     def receive(self) -> list[Order]:
         """Return the messages that have arrived; set ``broken`` if one is missing or unreadable."""

@@ -116,6 +116,9 @@ def test_who_has_not_the_keys_of_the_run_is_not_heard(tmp_path, controller, conn
     assert [message for _, message in read(controller)] == [Heartbeat(1.0)]
     time.sleep(0.3)
     assert list(controller.receive(0.2)) == []
+    refused = strangers[0]
+    until(lambda: refused.send(Heartbeat(6.66)) or refused.broken, "the refusal")
+    assert not friend.broken
     plain.close()
     context.term()
 
