@@ -123,11 +123,13 @@ def _pad_rows(batch: Batch, filler: Filler) -> Batch:
     Elements, encodings, cells and attributes are those of the first node or graph, which are known
     to be possible. The last graph has all nodes that are left.
     """
-    last, node = batch.num_graphs + filler.graphs - 1, torch.arange(filler.nodes)
-    graph = (node + batch.num_graphs).clamp(max=last).to(batch.positions.device)
+    last = batch.num_graphs + filler.graphs - 1
+    node = torch.arange(filler.nodes, device=batch.positions.device)
+    graph = (node + batch.num_graphs).clamp(max=last)
 
     def missing(rows: Tensor) -> Tensor:
-        return _append_zeros(rows, _rows_like(rows, batch, filler))
+        of_graphs = len(rows) == batch.num_graphs
+        return _append_zeros(rows, filler.graphs if of_graphs else filler.nodes)
 
     return replace(
         batch,
@@ -146,11 +148,6 @@ def _pad_rows(batch: Batch, filler: Filler) -> Batch:
             None if batch.laplacian is None else _repeat_first(batch.laplacian, filler.nodes)
         ),
     )
-
-
-def _rows_like(rows: Tensor, batch: Batch, filler: Filler) -> int:
-    """Return the number of filler rows of a target or mask, of graphs or of nodes."""
-    return filler.graphs if len(rows) == batch.num_graphs else filler.nodes
 
 
 def _append_zeros(rows: Tensor, count: int) -> Tensor:

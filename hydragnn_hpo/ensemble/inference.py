@@ -301,6 +301,8 @@ class Ensemble:
     ) -> None:
         """Move the members to a device, and sort them by trial.
 
+        On a CPU this process keeps freed memory from then on, see ``keep_freed_memory``.
+
         Args:
             manifest: heads, calibration, provenance.
             members: nets with their weights; moved to ``device``.
@@ -318,7 +320,7 @@ class Ensemble:
         for member in self.members:
             member.model.to(self.device)
         self.compiled = compiled
-        if self.device.type == "cpu":  # large batches take two thirds of the time
+        if self.device.type == "cpu":  # with it large batches take two thirds of the time
             keep_freed_memory()
         self.engine: Engine = make_engine(self.members, self.device, compiled=compiled)
 

@@ -64,6 +64,7 @@ Source: torch/_inductor/graph.py, ``GraphLowering.get_attr``, torch 2.13, 2026-1
 _PARTS = (
     "model",
     "data/batch.py",
+    "data/batch_layout.py",
     "config/convs",
     "config/model_config.py",
     "ensemble/engine.py",

@@ -5,8 +5,9 @@ one by one takes Python 10 to 20 ms. A CUDA graph is a recording of kernels with
 they read and write, so a batch is first padded to a size that recurs (``data.batch_layout``) and
 copied to the recording's inputs. The first recording of a pass is checked against the same kernels
 launched singly on moved atoms; if it is wrong, nothing is replayed. In training a padded batch is
-always replayed, also the first of its size; so a step does not depend on those before it, and a
-resumed training repeats an unbroken one (Law 5). ROCm has the same under the same names.
+replayed from the first of its size on; so, up to ``MOST`` sizes, a step does not depend on those
+before it, and a resumed training repeats an unbroken one (Law 5). ROCm has the same under the same
+names.
 """
 
 import functools
