@@ -19,7 +19,7 @@ SOURCES = (
     *(
         "hydragnn_hpo/**/*.md",
         "tests/README.md",
-        "tests/gpu/*.md",
+        "tests/gpu/**/*.md",
         "tests/benchmarks/*.md",
         "tests/benchmarks/**/*.png",
     ),
