@@ -14,9 +14,9 @@ from hydragnn_hpo.model.kernels import passes
 from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
 from hydragnn_hpo.model.kernels.edge_functions import (
     activate_ends,
+    activate_rows,
     gated_linear_sum,
     gated_product_sum,
-    soften_rows,
     update_gated_edges,
 )
 
@@ -170,7 +170,8 @@ EDGE_CASES = {
     "no gate": (gated, LINEAR),
     "softplus": (gated_product_sum, [*DOUBLE, (P, 1)]),
     "silu": (partial(gated_product_sum, activation="silu"), [*DOUBLE, (P, 1)]),
-    "soft": (soften_rows, [(P, WIDTH)]),
+    "soft": (partial(activate_rows, activation="softplus"), [(P, WIDTH)]),
+    "silu rows": (activate_rows, [(E, WIDTH)]),
     "edges": (update, [*GATED, (E, WIDTH), (WIDTH,), (WIDTH,)]),
     "edges stay": (update, GATED),
 }

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.angular import DimeNetPPOptions
 from hydragnn_hpo.model.edges import Edges, envelope
+from hydragnn_hpo.model.kernels.edge_functions import activate_rows
 from hydragnn_hpo.model.kernels.passes import triplet_sum
-from hydragnn_hpo.model.layers import silu
 from hydragnn_hpo.model.row_products import RowLinear
 from hydragnn_hpo.model.scatter import Links, multiply_by_filters, sum_ends
 from hydragnn_hpo.model.triplets import SphericalBessel, find_triplets, legendre
@@ -49,9 +49,10 @@ class Residual(nn.Module):
         super().__init__()
         self.first, self.second = RowLinear(features, features), RowLinear(features, features)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, links: Links) -> Tensor:
         """Map rows of edges, [E, F] to [E, F]."""
-        return x + silu(self.second(silu(self.first(x))))
+        inner = activate_rows(self.first(x), links)
+        return x + activate_rows(self.second(inner), links)
 
 
 class AngularSum(nn.Module):
@@ -108,9 +109,9 @@ class DimeNetPPConv(nn.Module):
         )
         self.down, self.up = RowLinear(f, width, bias=False), RowLinear(width, f, bias=False)
         self.angular = AngularSum(options)
-        self.before = nn.Sequential(*(Residual(f) for _ in range(options.before_skip)))
+        self.before = nn.ModuleList(Residual(f) for _ in range(options.before_skip))
         self.mix = RowLinear(f, f)
-        self.after = nn.Sequential(*(Residual(f) for _ in range(options.after_skip)))
+        self.after = nn.ModuleList(Residual(f) for _ in range(options.after_skip))
         self.gate = nn.Linear(k, f)
         self.out = _output_block(f, options)
         self.apply(_init_xavier)
@@ -129,18 +130,25 @@ class DimeNetPPConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and the new messages, [E, F], with the same angles.
         """
-        ends = self.receive(scalars), self.send(scalars)
+        ends, links = (self.receive(scalars), self.send(scalars)), edges.links
         if state is None:
             assert self.measure is not None
-            messages = silu(edges.sum_ends(*ends, self.measure(edges.pair_basis)))
+            messages = edges.sum_ends(*ends, self.measure(edges.pair_basis))
+            messages = activate_rows(messages, links)
             angles, own = self._angles(edges), self.own(messages)
         else:
             messages, angles = state
-            own = sum_ends(*ends, self.own(messages), edges.links)
-        filtered = multiply_by_filters(silu(self.other(messages)), self.filter(edges.pair_basis))
-        angular = self.angular(silu(self.down(filtered)), angles)
-        joint = silu(own) + silu(self.up(multiply_by_filters(angular, angles.envelope)))
-        messages = self.after(silu(self.mix(self.before(joint))) + messages)
+            own = sum_ends(*ends, self.own(messages), links)
+        other = activate_rows(self.other(messages), links)
+        filtered = multiply_by_filters(other, self.filter(edges.pair_basis))
+        angular = self.angular(activate_rows(self.down(filtered), links), angles)
+        up = self.up(multiply_by_filters(angular, angles.envelope))
+        joint = activate_rows(own, links) + activate_rows(up, links)
+        for block in self.before:
+            joint = block(joint, links)
+        messages = activate_rows(self.mix(joint), links) + messages
+        for block in self.after:
+            messages = block(messages, links)
         gate = self.gate(edges.pair_basis) * edges.pair_envelope
         return self.out(edges.sum_messages(multiply_by_filters(messages, gate))), DirectedState(
             messages, angles

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import SchNetOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.edge_functions import soften_rows
+from hydragnn_hpo.model.kernels.edge_functions import activate_rows
 from hydragnn_hpo.model.layers import ShiftedSoftplus
 from hydragnn_hpo.model.row_products import RowLinear
 
@@ -45,6 +45,6 @@ class SchNetConv(nn.Module):
             The change of the scalars, [N, F], and None.
         """
         first, _, last = self.filter
-        softened = soften_rows(first(edges.pair_basis), edges.links)
+        softened = activate_rows(first(edges.pair_basis), edges.links, "softplus")
         filters = last(softened) * edges.pair_envelope
         return self.out(edges.filtered_sum(self.into(scalars), filters)), None

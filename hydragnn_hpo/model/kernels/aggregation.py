@@ -242,8 +242,8 @@ def _aggregate_by_numba(inputs: Sequence[Tensor], links: Sequence[Tensor]) -> tu
     factors, weights, (sender, _, order, starts, _, _) = tuple(inputs[:4]), inputs[4], links
     nodes, width = factors[0].shape
     results = weights.new_empty(3, nodes, 2, width).unbind()
-    row = weights.new_empty(width)
-    run_loop("aggregate", factors, weights, (sender, order, starts), results, row)
+    space = weights.new_empty(7, width).unbind()
+    run_loop("aggregate", factors, weights, (sender, order, starts), results, space)
     return results
 
 
@@ -259,12 +259,18 @@ def _slopes_by_numba(
     from hydragnn_hpo.model.kernels.numba_passes import run_loop
 
     *factors, weights = inputs
-    slopes = [torch.zeros_like(e, memory_format=torch.contiguous_format) for e in inputs]
-    *to_factors, to_weights = slopes
+    to_factors, terms = _new_slopes(inputs)
     given = (tuple(factors), weights, tuple(ends), reached)
-    row = weights.new_empty(factors[0].shape[1])
-    run_loop("aggregate_slopes", *given, tuple(to_factors), to_weights, row)
-    return slopes
+    run_loop("aggregate_slopes", *given, to_factors, terms, terms.new_empty(terms.shape[1]))
+    return [*to_factors, terms.sum(1, keepdim=True)]
+
+
+def _new_slopes(inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return zeros for gradients of the factors, and for terms of those of the weights, [P, F]."""
+    *factors, weights = inputs
+    whole = torch.contiguous_format
+    to_factors = tuple(torch.zeros_like(each, memory_format=whole) for each in factors)
+    return to_factors, weights.new_zeros(len(weights), factors[0].shape[1])
 
 
 def _curvature_by_numba(
@@ -284,12 +290,9 @@ def _curvature_by_numba(
     from hydragnn_hpo.model.kernels.numba_passes import run_loop
 
     *factors, weights = inputs
-    slopes = [
-        torch.zeros_like(each, memory_format=torch.contiguous_format)
-        for each in (*inputs, reached[1])
-    ]
-    *to_factors, to_weights, to_slopes = slopes
+    to_factors, terms = _new_slopes(inputs)
+    to_slopes = weights.new_zeros(4, *factors[0].shape).unbind()
     given = (tuple(factors), (weights, seconds[4]), tuple(ends), reached, tuple(seconds[:4]))
-    rows = weights.new_empty(4, factors[0].shape[1])
-    run_loop("aggregate_curvature", *given, tuple(to_factors), to_weights, to_slopes, rows)
-    return slopes
+    rows = terms.new_empty(4, terms.shape[1]).unbind()
+    run_loop("aggregate_curvature", *given, to_factors, terms, to_slopes, rows)
+    return [*to_factors, terms.sum(1, keepdim=True), torch.stack(to_slopes, dim=1)]

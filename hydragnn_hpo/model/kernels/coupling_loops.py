@@ -160,7 +160,7 @@ def _sum_gradients(weights: Array, grad: Array, edges: Edges3, n: int, rows: Arr
                 rows[s, f] += weight * grad[i, f]
 
 
-sum_gradients: Any = register_jitable(_sum_gradients)
+sum_gradients: Any = register_jitable(forceinline=True)(_sum_gradients)
 """``_sum_gradients`` as a part of compiled loops."""
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hydragnn_hpo.model.kernels.eager_gates import gate_edges
-from hydragnn_hpo.model.layers import ShiftedSoftplus
+from hydragnn_hpo.model.layers import ShiftedSoftplus, silu
 from hydragnn_hpo.model.scatter import (
     Gradients,
     Links,
@@ -131,10 +131,10 @@ def sum_products(call: EdgeCall) -> Tensor:
     return outer_sum(messages, expand_pairs(weights, messages.shape[0]), links).squeeze(1)
 
 
-def soften_rows(call: EdgeCall) -> Tensor:
-    """Apply the shifted softplus to rows, [P, F]."""
-    softened: Tensor = ShiftedSoftplus()(call.inputs[0])
-    return softened
+def activate_rows(call: EdgeCall) -> Tensor:
+    """Activate rows by the shifted softplus if there is an option, otherwise by SiLU."""
+    activated: Tensor = (ShiftedSoftplus() if call.option else silu)(call.inputs[0])
+    return activated
 
 
 EAGER_FUNCTIONS: dict[str, Callable[[EdgeCall], Values]] = {
@@ -142,6 +142,6 @@ EAGER_FUNCTIONS: dict[str, Callable[[EdgeCall], Values]] = {
     "bent_ends": activate_ends,
     "gated_sum": sum_gated,
     "product_sum": sum_products,
-    "soft_rows": soften_rows,
+    "active_rows": activate_rows,
 }
 """Implementation of each function."""

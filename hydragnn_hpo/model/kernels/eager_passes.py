@@ -32,6 +32,13 @@ FormSlopes = Callable[[Arguments, Sequence[Tensor], Sequence[bool]], Slopes]
 """Implementation of a form: a function of its arguments, the six tensors of ``Links.arrays``, and
 whether the derivative by each argument is needed."""
 
+Seconds = Sequence[Tensor | None]
+"""What the slope by each argument is multiplied by, a tensor of its shape; None for 0."""
+
+FormCurvature = Callable[[Arguments, Seconds, Sequence[Tensor], Sequence[bool]], Slopes]
+"""Derivatives of the sum of slopes times ``Seconds``, all at once; the rest is as in
+``FormSlopes``."""
+
 
 def filtered_slopes(
     arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]

@@ -127,15 +127,17 @@ def update_gated_edges(
     return gated, gates, None if norm is None else updated
 
 
-def soften_rows(values: Tensor, links: Links) -> Tensor:
-    """Return softplus minus ln 2 of each number.
+def activate_rows(values: Tensor, links: Links, activation: str = "silu") -> Tensor:
+    """Activate each number.
 
     Args:
-        values: of the pairs, [P, F].
+        values: of the pairs, [P, F], or of the edges, [E, F].
         links: sender and receiver of every edge.
+        activation: ``silu``, or ``softplus``, which is taken minus ln 2.
     """
-    softened: Tensor = _apply("soft_rows", (values,), links)
-    return softened
+    option = float(activation == "softplus")
+    activated: Tensor = _apply("active_rows", (values,), links, option)
+    return activated
 
 
 def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Any:

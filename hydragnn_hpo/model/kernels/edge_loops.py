@@ -31,6 +31,7 @@ from numba.extending import overload, register_jitable
 
 Array = np.ndarray[Any, Any]
 Pair = tuple[Array, Array]
+Rows6 = tuple[Array, Array, Array, Array, Array, Array]
 Triple = tuple[Array, Array, Array]
 
 
@@ -123,7 +124,7 @@ def _logistic(x: Any, one: Any) -> tuple[Any, Any, Any]:
     return s, s * (one - s), s * (one - s) * (one - s - s)
 
 
-logistic: Any = register_jitable(_logistic)
+logistic: Any = register_jitable(forceinline=True)(_logistic)
 """``_logistic`` as a part of compiled loops; ``one`` is 1 in the type of x."""
 
 
@@ -134,7 +135,7 @@ def _silu(x: Any, one: Any) -> tuple[Any, Any, Any]:
     return x * s, s * (one + x * rest), s * rest * (one + one + x * (rest - s))
 
 
-silu: Any = register_jitable(_silu)
+silu: Any = register_jitable(forceinline=True)(_silu)
 """``_silu`` as a part of compiled loops; ``one`` is 1 in the type of x."""
 
 
@@ -149,7 +150,7 @@ def _softplus(x: Any, one: Any) -> tuple[Any, Any, Any]:
     return x if far else soft, one if far else s, zero if far else s * (one - s)
 
 
-softplus: Any = register_jitable(_softplus)
+softplus: Any = register_jitable(forceinline=True)(_softplus)
 """``_softplus`` as a part of compiled loops; ``one`` is 1 in the type of x."""
 
 
@@ -162,7 +163,7 @@ def _add_to_ends(row: Array, k: int, both: tuple[int, int], p: int, sums: Triple
         to_measured[p, f] += row[k, f]
 
 
-add_to_ends: Any = register_jitable(_add_to_ends)
+add_to_ends: Any = register_jitable(forceinline=True)(_add_to_ends)
 """``_add_to_ends`` as a part of compiled loops."""
 
 
@@ -245,7 +246,7 @@ def _open_gates(sums: Array, offset: Array, count: int) -> None:
             sums[0, k], sums[1, k] = one, one - one
 
 
-open_gates: Any = register_jitable(_open_gates)
+open_gates: Any = register_jitable(forceinline=True)(_open_gates)
 """``_open_gates`` as a part of compiled loops."""
 
 
@@ -347,7 +348,7 @@ def _gate_products(
     return argument, along, moved, tilt
 
 
-gate_products: Any = register_jitable(_gate_products)
+gate_products: Any = register_jitable(forceinline=True)(_gate_products)
 """``_gate_products`` as a part of compiled loops."""
 
 
@@ -393,57 +394,58 @@ def _gated_sum_curvature(
 
 
 def _product_rows(
-    terms: Triple, ends: tuple[int, int], p: int, softened: bool, rows: Array
+    terms: Triple, ends: tuple[int, int], p: int, softened: bool, rows: Rows6
 ) -> None:
-    """Fill rows 0 to 2 with gate and derivatives, rows 3 to 5 with content and derivatives."""
+    """Fill the first rows with gate and derivatives, the others with content and derivatives."""
     (received, sent, measured), (j, i) = terms, ends
-    width, one = rows.shape[1], rows.dtype.type(1)
+    gate, gate_slope, gate_curvature, content, slope, curvature = rows
+    width, one = gate.shape[0], gate.dtype.type(1)
     for f in range(width):
         x = received[i, 0, f] + sent[j, 0, f] + measured[p, 0, f]
-        rows[0, f], rows[1, f], rows[2, f] = logistic(x, one)
+        gate[f], gate_slope[f], gate_curvature[f] = logistic(x, one)
     if softened:  # no condition inside of a loop, which would not be vectorized
         for f in range(width):
             x = received[i, 1, f] + sent[j, 1, f] + measured[p, 1, f]
-            rows[3, f], rows[4, f], rows[5, f] = softplus(x, one)
+            content[f], slope[f], curvature[f] = softplus(x, one)
     else:
         for f in range(width):
             x = received[i, 1, f] + sent[j, 1, f] + measured[p, 1, f]
-            rows[3, f], rows[4, f], rows[5, f] = silu(x, one)
+            content[f], slope[f], curvature[f] = silu(x, one)
 
 
-product_rows: Any = register_jitable(_product_rows)
+product_rows: Any = register_jitable(forceinline=True)(_product_rows)
 """``_product_rows`` as a part of compiled loops."""
 
 
 def _product_sum(
-    terms: Triple, weights: Array, soft: Array, ends: Pair, out: Array, rows: Array
+    terms: Triple, weights: Array, soft: Array, ends: Pair, out: Array, rows: Rows6
 ) -> None:
-    """Sum weighted products of gates and contents at the receivers, [N, F], with six rows.
+    """Sum weighted products of gates and contents at the receivers, [N, F]; ``rows`` are space.
 
     The terms, [N, 2, F] and [P, 2, F], are those of the gates, then those of the contents, which
     are activated by softplus if ``soft`` has an entry, otherwise by SiLU.
     """
     (sender, receiver), softened, pairs = ends, soft.shape[0] > 0, weights.shape[0]
+    gate, _, _, content, _, _ = rows
     for e in range(sender.shape[0]):
         j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
         product_rows(terms, (j, i), p, softened, rows)
         weight = weights[p, 0]
-        for f in range(rows.shape[1]):
-            out[i, f] += weight * rows[0, f] * rows[3, f]
+        for f in range(out.shape[1]):
+            out[i, f] += weight * gate[f] * content[f]
 
 
-def _add_halves(rows: Array, ends: tuple[int, int], p: int, sums: Triple) -> None:
-    """Add rows 0 and 1 to both halves of the sums of the receiver, the sender and the pair."""
+def _add_half(row: Array, half: int, ends: tuple[int, int], p: int, sums: Triple) -> None:
+    """Add a row to one half of the sums of the receiver, the sender and the pair."""
     (j, i), (to_received, to_sent, to_measured) = ends, sums
-    for half in range(2):
-        for f in range(rows.shape[1]):
-            to_received[i, half, f] += rows[half, f]
-            to_sent[j, half, f] += rows[half, f]
-            to_measured[p, half, f] += rows[half, f]
+    for f in range(row.shape[0]):
+        to_received[i, half, f] += row[f]
+        to_sent[j, half, f] += row[f]
+        to_measured[p, half, f] += row[f]
 
 
-add_halves: Any = register_jitable(_add_halves)
-"""``_add_halves`` as a part of compiled loops."""
+add_half: Any = register_jitable(forceinline=True)(_add_half)
+"""``_add_half`` as a part of compiled loops."""
 
 
 def _product_sum_slopes(
@@ -454,22 +456,23 @@ def _product_sum_slopes(
     grad: Array,
     to_terms: Triple,
     to_weights: Array,
-    rows: Array,
+    rows: Rows6,
 ) -> None:
-    """Differentiate ``_product_sum``, with six rows."""
+    """Differentiate ``_product_sum``; ``rows`` are space."""
     (sender, receiver), softened = ends, soft.shape[0] > 0
-    pairs, zero = weights.shape[0], rows.dtype.type(0)
+    gate, gate_slope, _, content, slope, _ = rows
+    pairs, zero = weights.shape[0], gate.dtype.type(0)
     for e in range(sender.shape[0]):
         j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
         product_rows(terms, (j, i), p, softened, rows)
         weight, total = weights[p, 0], zero
-        for f in range(rows.shape[1]):
-            slope, gate, value = grad[i, f], rows[0, f], rows[3, f]
-            total += slope * gate * value
-            rows[0, f] = weight * slope * value * rows[1, f]
-            rows[1, f] = weight * slope * gate * rows[4, f]
+        for f in range(grad.shape[1]):
+            total += grad[i, f] * gate[f] * content[f]
+            gate_slope[f] *= weight * grad[i, f] * content[f]
+            slope[f] *= weight * grad[i, f] * gate[f]
         to_weights[p, 0] += total
-        add_halves(rows, (j, i), p, to_terms)
+        add_half(gate_slope, 0, (j, i), p, to_terms)
+        add_half(slope, 1, (j, i), p, to_terms)
 
 
 def _product_sum_curvature(
@@ -483,32 +486,30 @@ def _product_sum_curvature(
     to_terms: Triple,
     to_weights: Array,
     to_grad: Array,
-    rows: Array,
+    rows: Rows6,
 ) -> None:
-    """Differentiate ``_product_sum_slopes``, with eight rows."""
-    (sender, receiver), softened, width = ends, soft.shape[0] > 0, rows.shape[1]
-    (at_receiver, at_sender, at_pair), zero = seconds, rows.dtype.type(0)
+    """Differentiate ``_product_sum_slopes``; ``rows`` are space."""
+    (sender, receiver), softened, width = ends, soft.shape[0] > 0, grad.shape[1]
+    (at_receiver, at_sender, at_pair), zero = seconds, grad.dtype.type(0)
+    gate, gate_slope, gate_curvature, content, slope, curvature = rows
     pairs = weights.shape[0]
     for e in range(sender.shape[0]):
         j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
         product_rows(terms, (j, i), p, softened, rows)
-        for half in range(2):
-            for f in range(width):
-                total = at_receiver[i, half, f] + at_sender[j, half, f]
-                rows[6 + half, f] = total + at_pair[p, half, f]
         weight, late, total = weights[p, 0], second_weights[p, 0], zero
         for f in range(width):
-            s, s1, s2 = rows[0, f], rows[1, f], rows[2, f]
-            c, c1, c2 = rows[3, f], rows[4, f], rows[5, f]
-            u, v = weight * rows[6, f], weight * rows[7, f]
-            total += grad[i, f] * (rows[6, f] * s1 * c + rows[7, f] * s * c1)
-            rows[0, f] = grad[i, f] * (u * s2 * c + v * s1 * c1 + late * s1 * c)
-            rows[1, f] = grad[i, f] * (u * s1 * c1 + v * s * c2 + late * s * c1)
-            rows[2, f] = u * s1 * c + v * s * c1 + late * s * c
+            s, s1, s2 = gate[f], gate_slope[f], gate_curvature[f]
+            c, c1, c2 = content[f], slope[f], curvature[f]
+            x = at_receiver[i, 0, f] + at_sender[j, 0, f] + at_pair[p, 0, f]
+            y = at_receiver[i, 1, f] + at_sender[j, 1, f] + at_pair[p, 1, f]
+            u, v, change = weight * x, weight * y, x * s1 * c + y * s * c1
+            total += grad[i, f] * change
+            to_grad[i, f] += weight * change + late * s * c
+            gate_slope[f] = grad[i, f] * (u * s2 * c + v * s1 * c1 + late * s1 * c)
+            slope[f] = grad[i, f] * (u * s1 * c1 + v * s * c2 + late * s * c1)
         to_weights[p, 0] += total
-        for f in range(width):
-            to_grad[i, f] += rows[2, f]
-        add_halves(rows, (j, i), p, to_terms)
+        add_half(gate_slope, 0, (j, i), p, to_terms)
+        add_half(slope, 1, (j, i), p, to_terms)
 
 
 def _soft_rows(x: Array, out: Array) -> None:
@@ -537,6 +538,16 @@ def _soft_rows_curvature(x: Array, grad: Array, second: Array, to_x: Array, to_g
             to_grad[p, f] = second[p, f] * gate
 
 
+def _silu_rows_curvature(x: Array, grad: Array, second: Array, to_x: Array, to_grad: Array) -> None:
+    """Differentiate the gradient of SiLU, which is torch's own, as the value is."""
+    one = to_x.dtype.type(1)
+    for p in range(x.shape[0]):
+        for f in range(x.shape[1]):
+            _, slope, curvature = silu(x[p, f], one)
+            to_x[p, f] = second[p, f] * grad[p, f] * curvature
+            to_grad[p, f] = second[p, f] * slope
+
+
 LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "bent_ends": (_bent_ends, "222 1 ii 2"),
     "bent_ends_slopes": (_bent_ends_slopes, "222 1 ii 2 222 2"),
@@ -544,11 +555,12 @@ LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "gated_sum": (_gated_sum, "2 111 2 i 2 2 2"),
     "gated_sum_slopes": (_gated_sum_slopes, "222 111 i 22 111 2 2"),
     "gated_sum_curvature": (_gated_sum_curvature, "222 111 i 22 222 111 2"),
-    "product_sum": (_product_sum, "333 2 1 ii 2 2"),
-    "product_sum_slopes": (_product_sum_slopes, "333 2 1 ii 2 333 2 2"),
-    "product_sum_curvature": (_product_sum_curvature, "333 2 1 ii 2 333 2 333 2 2 2"),
+    "product_sum": (_product_sum, "333 2 1 ii 2 111111"),
+    "product_sum_slopes": (_product_sum_slopes, "333 2 1 ii 2 333 2 111111"),
+    "product_sum_curvature": (_product_sum_curvature, "333 2 1 ii 2 333 2 333 2 2 111111"),
     "soft_rows": (_soft_rows, "2 2"),
     "soft_rows_slopes": (_soft_rows_slopes, "2 2 2"),
     "soft_rows_curvature": (_soft_rows_curvature, "2 2 2 2 2"),
+    "silu_rows_curvature": (_silu_rows_curvature, "2 2 2 2 2"),
 }
 """Loop and its signature by name, as in ``numba_loops``."""

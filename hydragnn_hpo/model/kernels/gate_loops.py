@@ -42,7 +42,7 @@ def _normalize(rows: Array, k: int) -> Any:
     return scale
 
 
-normalize: Any = register_jitable(_normalize)
+normalize: Any = register_jitable(forceinline=True)(_normalize)
 """``_normalize`` as a part of compiled loops."""
 
 
@@ -101,7 +101,7 @@ def _add_norm_slopes(rows: Array, norm: Pair, grad: Array, e: int, to_norm: Pair
         to_shift[f] += rows[0, f]
 
 
-add_norm_slopes: Any = register_jitable(_add_norm_slopes)
+add_norm_slopes: Any = register_jitable(forceinline=True)(_add_norm_slopes)
 """``_add_norm_slopes`` as a part of compiled loops."""
 
 
@@ -116,7 +116,7 @@ def _add_to_nodes(rows: Array, k: int, ends: tuple[int, int], to_nodes: Array) -
         to_nodes[j, 2, f] += rows[k + 1, f]
 
 
-add_to_nodes: Any = register_jitable(_add_to_nodes)
+add_to_nodes: Any = register_jitable(forceinline=True)(_add_to_nodes)
 """``_add_to_nodes`` as a part of compiled loops."""
 
 
@@ -195,7 +195,7 @@ def _add_norm_curvature(rows: Array, norm: Pair, grad: Array, e: int, to_norm: P
         to_shift[f] += rows[7, f]
 
 
-add_norm_curvature: Any = register_jitable(_add_norm_curvature)
+add_norm_curvature: Any = register_jitable(forceinline=True)(_add_norm_curvature)
 """``_add_norm_curvature`` as a part of compiled loops."""
 
 
@@ -229,7 +229,7 @@ def _bend_gates(
     return total
 
 
-bend_gates: Any = register_jitable(_bend_gates)
+bend_gates: Any = register_jitable(forceinline=True)(_bend_gates)
 """``_bend_gates`` as a part of compiled loops."""
 
 

@@ -6,6 +6,7 @@ Shapes: N nodes, E edges, P pairs, see ``scatter``, F features.
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hydragnn_hpo.model.kernels import numba_passes
@@ -113,15 +114,20 @@ def _given_products(call: EdgeCall) -> tuple[Tensor | tuple[Tensor, ...], ...]:
 def product_sum(call: EdgeCall) -> Tensor:
     """Sum products of gates and contents, see ``edge_functions.gated_product_sum``."""
     nodes, double = call.inputs[0].shape
-    out, rows = (call.inputs[0].new_zeros(count, double // 2) for count in (nodes, 6))
-    numba_passes.run_loop("product_sum", *_given_products(call), out, rows)
+    out = call.inputs[0].new_zeros(nodes, double // 2)
+    numba_passes.run_loop("product_sum", *_given_products(call), out, _six_rows(out))
     return out
+
+
+def _six_rows(like: Tensor) -> tuple[Tensor, ...]:
+    """Return space for gate, content and their derivatives, [F] each."""
+    return like.new_empty(6, like.shape[1]).unbind()
 
 
 def product_sum_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
     """Differentiate ``product_sum`` by all inputs, given the gradient, [N, F]."""
     *to_terms, to_weights = slopes = _zeros_like(call.inputs)
-    results = (_halve(to_terms), to_weights, grad.new_empty(6, grad.shape[1]))
+    results = (_halve(to_terms), to_weights, _six_rows(grad))
     numba_passes.run_loop("product_sum_slopes", *_given_products(call), grad, *results)
     return slopes
 
@@ -131,29 +137,34 @@ def product_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     grad, *seconds, second_weights = grads
     *to_terms, to_weights, to_grad = slopes = _zeros_like((*call.inputs, grad))
     given = (*_given_products(call), grad, _halve(seconds), second_weights)
-    results = (_halve(to_terms), to_weights, to_grad, grad.new_empty(8, grad.shape[1]))
+    results = (_halve(to_terms), to_weights, to_grad, _six_rows(grad))
     numba_passes.run_loop("product_sum_curvature", *given, *results)
     return slopes
 
 
-def soft_rows(call: EdgeCall) -> Tensor:
-    """Apply the shifted softplus, see ``edge_functions.soften_rows``."""
+def active_rows(call: EdgeCall) -> Tensor:
+    """Activate rows, see ``edge_functions.activate_rows``; SiLU's own loops would gain nothing."""
+    if not call.option:
+        return F.silu(call.inputs[0])
     out = _empty_like(call.inputs[0])
     numba_passes.run_loop("soft_rows", *call.inputs, out)
     return out
 
 
-def soft_rows_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
-    """Differentiate ``soft_rows``, given the gradient, [P, F]."""
+def active_rows_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``active_rows``, given the gradient, of the shape of the values."""
+    if not call.option:
+        return [torch.ops.aten.silu_backward(grad, call.inputs[0])]
     slope = _empty_like(grad)
     numba_passes.run_loop("soft_rows_slopes", *call.inputs, grad, slope)
     return [slope]
 
 
-def soft_rows_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
-    """Differentiate ``soft_rows_slopes``, given its gradient and that of its result."""
+def active_rows_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``active_rows_slopes``, given its gradient and that of its result."""
     slopes = [_empty_like(each) for each in (*call.inputs, grads[0])]
-    numba_passes.run_loop("soft_rows_curvature", *call.inputs, *grads, *slopes)
+    loop = "soft_rows_curvature" if call.option else "silu_rows_curvature"
+    numba_passes.run_loop(loop, *call.inputs, *grads, *slopes)
     return slopes
 
 
@@ -213,6 +224,6 @@ EDGE_LOOPS: dict[str, EdgeLoops] = {
     "bent_ends": EdgeLoops(bent_ends, bent_ends_slopes, bent_ends_curvature, (0, 1, 2)),
     "gated_sum": EdgeLoops(gated_sum, gated_sum_slopes, gated_sum_curvature, (0, 1)),
     "product_sum": EdgeLoops(product_sum, product_sum_slopes, product_sum_curvature, (0, 1, 2, 3)),
-    "soft_rows": EdgeLoops(soft_rows, soft_rows_slopes, soft_rows_curvature, (0,)),
+    "active_rows": EdgeLoops(active_rows, active_rows_slopes, active_rows_curvature, (0,)),
 }
 """Implementation of each function."""

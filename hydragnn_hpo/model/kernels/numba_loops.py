@@ -16,6 +16,11 @@ Arguments that many loops take:
   of which the last two may be without rows; ``weights``, [P, 1].
 - ``grad``: gradient of the sums.
 - ``out``, ``to_...``: results, the gradient of the argument of that name; they are overwritten.
+- ``space``: three rows, [F], where a node's components are summed.
+
+The compiler knows that arguments do not overlap (``numba_passes``), but nothing of the rows of one
+array, for which a loop over features would check, at each edge: what it writes are rows of several
+arrays. Parts are inlined, as a call per edge would pass a hundred numbers.
 """
 
 from collections.abc import Callable
@@ -29,6 +34,7 @@ Edges3 = tuple[Array, Array, Array]
 Ends = tuple[Array, Array]
 Factors = tuple[Array, Array, Array, Array]
 Results = tuple[Array, Array, Array]
+Rows3 = tuple[Array, Array, Array]
 
 
 def _filtered_by_node(values: Array, filters: Array, edges: Edges3, out: Array) -> None:
@@ -68,30 +74,44 @@ def _vectors_by_receiver(
     vector_filters: Array,
     edges: Edges3,
     out: Array,
+    space: Rows3,
 ) -> None:
     """Sum ``direction x (filter * value) + vector_filter * vector`` at the receivers."""
-    sender, order, starts = edges
+    (sender, order, starts), (sum0, sum1, sum2) = edges, space
     pairs, width, carries = filters.shape[0], filters.shape[1], vectors.shape[0] > 0
     for n in range(out.shape[0]):
-        for c in range(3):
-            for f in range(width):
-                out[n, c, f] = 0.0
+        for f in range(width):
+            sum0[f] = sum1[f] = sum2[f] = 0.0
         for k in range(starts[n], starts[n + 1]):
             e = order[k]
             j = sender[e]
             p = e if e < pairs else e - pairs
             x, y, z = directions[e, 0], directions[e, 1], directions[e, 2]
-            for f in range(width):
-                message = values[j, f] * filters[p, f]
-                out[n, 0, f] += x * message
-                out[n, 1, f] += y * message
-                out[n, 2, f] += z * message
             if carries:
                 for f in range(width):
-                    factor = vector_filters[p, f]
-                    out[n, 0, f] += vectors[j, 0, f] * factor
-                    out[n, 1, f] += vectors[j, 1, f] * factor
-                    out[n, 2, f] += vectors[j, 2, f] * factor
+                    message, factor = values[j, f] * filters[p, f], vector_filters[p, f]
+                    sum0[f] += x * message + vectors[j, 0, f] * factor
+                    sum1[f] += y * message + vectors[j, 1, f] * factor
+                    sum2[f] += z * message + vectors[j, 2, f] * factor
+            else:
+                for f in range(width):
+                    message = values[j, f] * filters[p, f]
+                    sum0[f] += x * message
+                    sum1[f] += y * message
+                    sum2[f] += z * message
+        store_vectors(space, out, n)
+
+
+def _store_vectors(rows: Rows3, out: Array, n: int) -> None:
+    """Store three components of node n."""
+    for c in range(3):
+        row = rows[c]
+        for f in range(row.shape[0]):
+            out[n, c, f] = row[f]
+
+
+store_vectors: Any = register_jitable(forceinline=True)(_store_vectors)
+"""``_store_vectors`` as a part of compiled loops."""
 
 
 def _vectors_by_sender(
@@ -102,31 +122,33 @@ def _vectors_by_sender(
     edges: Edges3,
     to_values: Array,
     to_vectors: Array,
+    space: Rows3,
 ) -> None:
     """Differentiate ``_vectors_by_receiver`` by the rows of the senders."""
-    receiver, order, starts = edges
+    (receiver, order, starts), (sum0, sum1, sum2) = edges, space
     pairs, width, carries = filters.shape[0], filters.shape[1], to_vectors.shape[0] > 0
     for n in range(to_values.shape[0]):
         for f in range(width):
-            to_values[n, f] = 0.0
-        if carries:
-            for c in range(3):
-                for f in range(width):
-                    to_vectors[n, c, f] = 0.0
+            to_values[n, f] = sum0[f] = sum1[f] = sum2[f] = 0.0
         for k in range(starts[n], starts[n + 1]):
             e = order[k]
             i = receiver[e]
             p = e if e < pairs else e - pairs
             x, y, z = directions[e, 0], directions[e, 1], directions[e, 2]
-            for f in range(width):
-                along = x * grad[i, 0, f] + y * grad[i, 1, f] + z * grad[i, 2, f]
-                to_values[n, f] += along * filters[p, f]
             if carries:
                 for f in range(width):
+                    g0, g1, g2 = grad[i, 0, f], grad[i, 1, f], grad[i, 2, f]
                     factor = vector_filters[p, f]
-                    to_vectors[n, 0, f] += grad[i, 0, f] * factor
-                    to_vectors[n, 1, f] += grad[i, 1, f] * factor
-                    to_vectors[n, 2, f] += grad[i, 2, f] * factor
+                    to_values[n, f] += (x * g0 + y * g1 + z * g2) * filters[p, f]
+                    sum0[f] += g0 * factor
+                    sum1[f] += g1 * factor
+                    sum2[f] += g2 * factor
+            else:
+                for f in range(width):
+                    along = x * grad[i, 0, f] + y * grad[i, 1, f] + z * grad[i, 2, f]
+                    to_values[n, f] += along * filters[p, f]
+        if carries:
+            store_vectors(space, to_vectors, n)
 
 
 def _vectors_by_pair(
@@ -150,16 +172,16 @@ def _vectors_by_pair(
         for e in range(p, sender.shape[0], pairs):
             j, i = sender[e], receiver[e]
             x, y, z = directions[e, 0], directions[e, 1], directions[e, 2]
-            for f in range(width):
-                along = x * grad[i, 0, f] + y * grad[i, 1, f] + z * grad[i, 2, f]
-                to_filters[p, f] += along * values[j, f]
             if carries:
                 for f in range(width):
-                    to_vector_filters[p, f] += (
-                        vectors[j, 0, f] * grad[i, 0, f]
-                        + vectors[j, 1, f] * grad[i, 1, f]
-                        + vectors[j, 2, f] * grad[i, 2, f]
-                    )
+                    g0, g1, g2 = grad[i, 0, f], grad[i, 1, f], grad[i, 2, f]
+                    across = vectors[j, 0, f] * g0 + vectors[j, 1, f] * g1
+                    to_filters[p, f] += (x * g0 + y * g1 + z * g2) * values[j, f]
+                    to_vector_filters[p, f] += across + vectors[j, 2, f] * g2
+            else:
+                for f in range(width):
+                    along = x * grad[i, 0, f] + y * grad[i, 1, f] + z * grad[i, 2, f]
+                    to_filters[p, f] += along * values[j, f]
 
 
 def _vectors_by_edge(
@@ -261,40 +283,44 @@ def _message(factors: Factors, ends: tuple[int, int], p: int, row: Array) -> Non
 
 
 def _aggregate(
-    factors: Factors, weights: Array, edges: Edges3, results: Results, row: Array
+    factors: Factors,
+    weights: Array,
+    edges: Edges3,
+    results: Results,
+    space: tuple[Array, Array, Array, Array, Array, Array, Array],
 ) -> None:
     """Aggregate weighted messages at the receivers in four ways.
 
     ``results``, [N, 2, F] each: sums of ``weight * message`` and of ``weight * message ** 2``; the
     largest and the smallest of 0 and ``weight * message``; for these two 1 over the number of
-    messages that reach them, and 0 where they are 0. ``row`` is space for a message, [F].
+    messages that reach them, and 0 where they are 0. ``space`` is for a message and these six.
     """
     sender, order, starts = edges
-    sums, extremes, shares = results
+    row, total, squares, high, low, highs, lows = space
     pairs, width, zero, one = weights.shape[0], row.shape[0], row.dtype.type(0), row.dtype.type(1)
-    for n in range(sums.shape[0]):
-        for result in results:
-            for c in range(2):
-                for f in range(width):
-                    result[n, c, f] = zero
+    for n in range(starts.shape[0] - 1):
+        for f in range(width):
+            total[f] = squares[f] = high[f] = low[f] = highs[f] = lows[f] = zero
         for k in range(starts[n], starts[n + 1]):
             e = order[k]
             p = e if e < pairs else e - pairs
             make_message(factors, (sender[e], n), p, row)
             for f in range(width):
-                value = weights[p, 0] * row[f]
-                sums[n, 0, f] += value
-                sums[n, 1, f] += value * row[f]
-                high, low = extremes[n, 0, f], extremes[n, 1, f]
-                ties, more = shares[n, 0, f], shares[n, 1, f]
-                shares[n, 0, f] = one if value > high else ties + (one if value == high else zero)
-                shares[n, 1, f] = one if value < low else more + (one if value == low else zero)
-                extremes[n, 0, f] = value if value > high else high
-                extremes[n, 1, f] = value if value < low else low
-        for c in range(2):
+                value, top, bottom = weights[p, 0] * row[f], high[f], low[f]
+                total[f] += value
+                squares[f] += value * row[f]
+                more, fewer = highs[f], lows[f]
+                highs[f] = one if value > top else more + (one if value == top else zero)
+                lows[f] = one if value < bottom else fewer + (one if value == bottom else zero)
+                high[f] = value if value > top else top
+                low[f] = value if value < bottom else bottom
+        for f in range(width):
+            highs[f] = one / highs[f] if high[f] != zero else zero
+            lows[f] = one / lows[f] if low[f] != zero else zero
+        for place in range(6):
+            values, result = space[1 + place], results[place // 2]
             for f in range(width):
-                reached = extremes[n, c, f] != zero
-                shares[n, c, f] = one / shares[n, c, f] if reached else zero
+                result[n, place % 2, f] = values[f]
 
 
 def _aggregate_slopes(
@@ -309,13 +335,16 @@ def _aggregate_slopes(
     """Differentiate ``_aggregate``, pair by pair; sums at nodes begin with 0.
 
     ``reached``: the extremes, [N, 2, F], and the gradients of both sums, and of both extremes times
-    their shares, [N, 4, F]. ``row`` is space for a message, [F].
+    their shares, [N, 4, F]. ``to_weights`` are terms of each feature, [P, F]: their sum, rounded in
+    a fixed order, would keep the loop from vector registers. ``row`` is space for a message, [F].
     """
     sender, receiver = ends
     extremes, slopes = reached
     pairs, width, zero = weights.shape[0], row.shape[0], row.dtype.type(0)
     for p in range(pairs):
-        weight, total = weights[p, 0], zero
+        weight = weights[p, 0]
+        for f in range(width):
+            to_weights[p, f] = zero
         for e in range(p, sender.shape[0], pairs):
             j, i = sender[e], receiver[e]
             make_message(factors, (j, i), p, row)
@@ -324,10 +353,9 @@ def _aggregate_slopes(
                 slope = slopes[i, 0, f] + slopes[i, 1, f] * row[f]
                 slope += slopes[i, 2, f] if value == extremes[i, 0, f] else zero
                 slope += slopes[i, 3, f] if value == extremes[i, 1, f] else zero
-                total += row[f] * slope
+                to_weights[p, f] += row[f] * slope
                 row[f] = weight * (slope + slopes[i, 1, f] * row[f])
             add_message_slopes(factors, to_factors, (j, i), p, row)
-        to_weights[p, 0] = total
 
 
 def _message_slopes(
@@ -353,7 +381,7 @@ def _message_slopes(
 
 
 def _message_change(
-    factors: Factors, seconds: Factors, ends: tuple[int, int], p: int, rows: Array
+    factors: Factors, seconds: Factors, ends: tuple[int, int], p: int, rows: Factors
 ) -> None:
     """Fill rows with the message of an edge, its change, and both before they are filtered.
 
@@ -361,20 +389,20 @@ def _message_change(
     """
     (received, sent, measured, filters), (j, i) = factors, ends
     received_change, sent_change, measured_change, filters_change = seconds
-    for f in range(rows.shape[1]):
-        rows[2, f] = received[i, f] + sent[j, f]
-        rows[3, f] = received_change[i, f] + sent_change[j, f]
+    message, change, plain, plain_change = rows
+    for f in range(message.shape[0]):
+        plain[f] = received[i, f] + sent[j, f]
+        plain_change[f] = received_change[i, f] + sent_change[j, f]
     if measured.shape[0]:
-        for f in range(rows.shape[1]):
-            rows[2, f] += measured[p, f]
-            rows[3, f] += measured_change[p, f]
-    for f in range(rows.shape[1]):
-        rows[0, f] = rows[2, f]
-        rows[1, f] = rows[3, f]
+        for f in range(message.shape[0]):
+            plain[f] += measured[p, f]
+            plain_change[f] += measured_change[p, f]
+    for f in range(message.shape[0]):
+        message[f], change[f] = plain[f], plain_change[f]
     if filters.shape[0]:
-        for f in range(rows.shape[1]):
-            rows[0, f] *= filters[p, f]
-            rows[1, f] = rows[3, f] * filters[p, f] + rows[2, f] * filters_change[p, f]
+        for f in range(message.shape[0]):
+            message[f] *= filters[p, f]
+            change[f] = plain_change[f] * filters[p, f] + plain[f] * filters_change[p, f]
 
 
 def _aggregate_curvature(
@@ -385,38 +413,38 @@ def _aggregate_curvature(
     seconds: Factors,
     to_factors: Factors,
     to_weights: Array,
-    to_slopes: Array,
-    rows: Array,
+    to_slopes: Factors,
+    rows: Factors,
 ) -> None:
-    """Differentiate ``_aggregate_slopes``, pair by pair; all sums begin with 0; four rows.
+    """Differentiate ``_aggregate_slopes``, pair by pair; all sums begin with 0.
 
     ``seconds`` are the gradients of what it gives to the factors; the second of ``weights`` is that
-    of what it gives to the first. ``to_slopes``, [N, 4, F], is for the second of ``reached``.
+    of what it gives to the first. ``to_weights`` are terms, [P, F], as there; ``to_slopes`` belong
+    to the second of ``reached``, [N, F] each. ``rows`` are space, [F] each.
     """
     (sender, receiver), (extremes, slopes) = ends, reached
-    pairs, zero = to_weights.shape[0], rows.dtype.type(0)
+    to_sum, to_squares, to_highest, to_lowest = to_slopes
+    (message, change, _, _), zero, pairs = rows, to_weights.dtype.type(0), to_weights.shape[0]
     for p in range(pairs):
-        weight, late, total = weights[0][p, 0], weights[1][p, 0], zero
+        weight, late = weights[0][p, 0], weights[1][p, 0]
         for e in range(p, sender.shape[0], pairs):
             j, i = sender[e], receiver[e]
             message_change(factors, seconds, (j, i), p, rows)
-            for f in range(rows.shape[1]):
-                message, change = rows[0, f], rows[1, f]
-                largest = weight * message == extremes[i, 0, f]
-                smallest = weight * message == extremes[i, 1, f]
-                moved, twice = weight * change + late * message, slopes[i, 1, f] + slopes[i, 1, f]
-                to_slopes[i, 0, f] += moved
-                to_slopes[i, 1, f] += message * (moved + weight * change)
-                to_slopes[i, 2, f] += moved if largest else zero
-                to_slopes[i, 3, f] += moved if smallest else zero
-                slope = slopes[i, 0, f] + twice * message
-                slope += slopes[i, 2, f] if largest else zero
-                slope += slopes[i, 3, f] if smallest else zero
-                total += slope * change
-                rows[0, f] = weight * twice * change + late * slope
-                rows[1, f] = weight * slope
+            for f in range(message.shape[0]):
+                x, dx = message[f], change[f]
+                highest = weight * x == extremes[i, 0, f]
+                lowest = weight * x == extremes[i, 1, f]
+                moved, twice = weight * dx + late * x, slopes[i, 1, f] + slopes[i, 1, f]
+                to_sum[i, f] += moved
+                to_squares[i, f] += x * (moved + weight * dx)
+                to_highest[i, f] += moved if highest else zero
+                to_lowest[i, f] += moved if lowest else zero
+                slope = slopes[i, 0, f] + twice * x + (slopes[i, 2, f] if highest else zero)
+                slope += slopes[i, 3, f] if lowest else zero
+                to_weights[p, f] += slope * dx
+                message[f] = weight * twice * dx + late * slope
+                change[f] = weight * slope
             add_message_curvature(factors, seconds, to_factors, (j, i), p, rows)
-        to_weights[p, 0] = total
 
 
 def _message_curvature(
@@ -425,7 +453,7 @@ def _message_curvature(
     to_factors: Factors,
     ends: tuple[int, int],
     p: int,
-    rows: Array,
+    rows: Factors,
 ) -> None:
     """Add what the gradients of a message and of its change give to the factors.
 
@@ -434,41 +462,42 @@ def _message_curvature(
     """
     (_, _, measured, filters), (_, _, _, filters_change), (j, i) = factors, seconds, ends
     to_received, to_sent, to_measured, to_filters = to_factors
+    to_message, to_change, plain, plain_change = rows
     if filters.shape[0]:
-        for f in range(rows.shape[1]):
-            to_filters[p, f] += rows[0, f] * rows[2, f] + rows[1, f] * rows[3, f]
-            rows[0, f] = rows[0, f] * filters[p, f] + rows[1, f] * filters_change[p, f]
+        for f in range(plain.shape[0]):
+            to_filters[p, f] += to_message[f] * plain[f] + to_change[f] * plain_change[f]
+            to_message[f] = to_message[f] * filters[p, f] + to_change[f] * filters_change[p, f]
     if measured.shape[0]:
-        for f in range(rows.shape[1]):
-            to_measured[p, f] += rows[0, f]
-    for f in range(rows.shape[1]):
-        to_received[i, f] += rows[0, f]
-        to_sent[j, f] += rows[0, f]
+        for f in range(plain.shape[0]):
+            to_measured[p, f] += to_message[f]
+    for f in range(plain.shape[0]):
+        to_received[i, f] += to_message[f]
+        to_sent[j, f] += to_message[f]
 
 
-make_message: Any = register_jitable(_message)
+make_message: Any = register_jitable(forceinline=True)(_message)
 """``_message`` as a part of compiled loops."""
-add_message_slopes: Any = register_jitable(_message_slopes)
+add_message_slopes: Any = register_jitable(forceinline=True)(_message_slopes)
 """``_message_slopes`` as a part of compiled loops."""
-message_change: Any = register_jitable(_message_change)
+message_change: Any = register_jitable(forceinline=True)(_message_change)
 """``_message_change`` as a part of compiled loops."""
-add_message_curvature: Any = register_jitable(_message_curvature)
+add_message_curvature: Any = register_jitable(forceinline=True)(_message_curvature)
 """``_message_curvature`` as a part of compiled loops."""
 
 
 LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "filtered_by_node": (_filtered_by_node, "3 2 iii 3"),
     "filtered_by_pair": (_filtered_by_pair, "3 3 ii 2"),
-    "vectors_by_receiver": (_vectors_by_receiver, "2 2 2 3 2 iii 3"),
-    "vectors_by_sender": (_vectors_by_sender, "2 2 2 3 iii 2 3"),
+    "vectors_by_receiver": (_vectors_by_receiver, "2 2 2 3 2 iii 3 111"),
+    "vectors_by_sender": (_vectors_by_sender, "2 2 2 3 iii 2 3 111"),
     "vectors_by_pair": (_vectors_by_pair, "2 2 3 3 ii 2 2"),
     "vectors_by_edge": (_vectors_by_edge, "2 2 3 ii 2"),
     "attended_by_node": (_attended_by_node, "3 3 2 iii 3"),
     "attended_by_pair": (_attended_by_pair, "3 3 2 ii 3"),
     "attended_by_edge": (_attended_by_edge, "3 3 3 ii 2"),
-    "aggregate": (_aggregate, "2222 2 iii 333 1"),
+    "aggregate": (_aggregate, "2222 2 iii 333 1111111"),
     "aggregate_slopes": (_aggregate_slopes, "2222 2 ii 33 2222 2 1"),
-    "aggregate_curvature": (_aggregate_curvature, "2222 22 ii 33 2222 2222 2 3 2"),
+    "aggregate_curvature": (_aggregate_curvature, "2222 22 ii 33 2222 2222 2 2222 1111"),
 }
 """Loop and its signature by name: one word per argument, several letters for a tuple. A digit is an
 array of floats with that many dimensions, ``i`` one of indices."""

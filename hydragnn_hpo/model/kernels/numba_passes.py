@@ -23,12 +23,20 @@ from typing import Any
 import numba
 import torch
 from numba.core.codegen import get_host_cpu_features
+from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
 from torch import Tensor
 
 from hydragnn_hpo.files import cache_folder, make_private
+from hydragnn_hpo.model.kernels.change_loops import LOOPS as CHANGE_LOOPS
 from hydragnn_hpo.model.kernels.coupling_loops import COUPLING_LOOPS
-from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
+from hydragnn_hpo.model.kernels.eager_passes import (
+    Arguments,
+    FormCurvature,
+    FormSlopes,
+    Seconds,
+    Slopes,
+)
 from hydragnn_hpo.model.kernels.edge_loops import LOOPS as EDGE_LOOPS
 from hydragnn_hpo.model.kernels.gate_loops import LOOPS as GATE_LOOPS
 from hydragnn_hpo.model.kernels.numba_loops import EXACT
@@ -37,7 +45,7 @@ from hydragnn_hpo.model.scatter import Links
 
 logger = logging.getLogger(__name__)
 
-LOOPS = {**PRODUCT_LOOPS, **COUPLING_LOOPS, **EDGE_LOOPS, **GATE_LOOPS}
+LOOPS = {**PRODUCT_LOOPS, **COUPLING_LOOPS, **CHANGE_LOOPS, **EDGE_LOOPS, **GATE_LOOPS}
 """All loops and their signatures."""
 
 _FASTMATH = {"contract", "reassoc", "nsz"}
@@ -58,6 +66,11 @@ def _allow_wide_vectors() -> None:
 
 
 _allow_wide_vectors()
+
+
+cpu_target.options.noalias = TargetOptions.Mapping("noalias")  # type: ignore[no-untyped-call]
+"""An option that numba has for its own parallel loops alone: results share no memory with anything
+else. Otherwise a loop over features checks all pairs of rows for it, at each edge."""
 
 
 @functools.cache
@@ -85,12 +98,13 @@ def _compile(name: str, dtype: str, folder: Path | None) -> Callable[..., None]:
     settings: Any = numba.config
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder or "")
     try:  # numba notes the folder of a function when it is decorated
-        compiled: Callable[..., None] = numba.njit(
+        compiled: Callable[..., None] = numba.njit(  # type: ignore[call-overload]
             numba.void(*given),
             cache=folder is not None,
             nogil=True,
             fastmath=freedoms,
             error_model="numpy",
+            noalias=True,
         )(loop)
     finally:
         settings.CACHE_DIR = before
@@ -121,7 +135,7 @@ def _cache_of(dtype: str) -> Path | None:
     name the folder, too.
     """
     parts = [*map(str, cpu_target.target_context.codegen().magic_tuple()), numba.__version__]
-    parts += [hash_sources(sorted({loop.__module__ for loop, _ in LOOPS.values()}))]
+    parts += [hash_sources(sorted({__name__, *(loop.__module__ for loop, _ in LOOPS.values())}))]
     name = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     try:
         return cache_folder("kernels") / f"{name}-{dtype}"
@@ -153,6 +167,7 @@ def run_loop(name: str, *inputs: Tensor | tuple[Tensor, ...]) -> None:
         for each in inputs
     ]
     last: Any = arrays[-1]
+    last = last[0] if isinstance(last, tuple) else last
     compile_loop(name, "float32" if last.itemsize == 4 else "float64")(*arrays)
 
 
@@ -184,6 +199,11 @@ def _empty_like(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
+def _space(like: Tensor) -> tuple[Tensor, ...]:
+    """Return space for the three components of a node."""
+    return like.new_empty(3, like.shape[-1]).unbind()
+
+
 def directed_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
     """Differentiate the form of ``eager_passes.directed_slopes``; see there."""
     values, filters, directions, grad = arguments
@@ -206,11 +226,12 @@ def vectors_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
     slopes: list[Any] = [None] * 6
     if needed[5]:
         slopes[5] = values.new_empty(values.shape[0], 3, values.shape[1])
-        run_loop("vectors_by_receiver", *arguments[:5], (s, by_r, r_starts), slopes[5])
+        given = (*arguments[:5], (s, by_r, r_starts), slopes[5])
+        run_loop("vectors_by_receiver", *given, _space(values))
     if needed[0] or needed[3]:
         given = (filters, directions, vector_filters, grad, (r, by_s, s_starts))
         slopes[0], slopes[3] = _empty_like(values), _empty_like(vectors)
-        run_loop("vectors_by_sender", *given, slopes[0], slopes[3])
+        run_loop("vectors_by_sender", *given, slopes[0], slopes[3], _space(values))
     if needed[1] or needed[4]:
         slopes[1], slopes[4] = _empty_like(filters), _empty_like(vector_filters)
         run_loop("vectors_by_pair", values, directions, vectors, grad, (s, r), slopes[1], slopes[4])
@@ -305,6 +326,129 @@ def triplets_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
 
 
+def _pair_with_changes(
+    arguments: Arguments, seconds: Seconds, slots: Sequence[int]
+) -> list[tuple[Tensor, Tensor]]:
+    """Return arguments with their changes, which are zeros where there are none."""
+    pairs = [(arguments[k], seconds[k]) for k in slots]
+    return [(x, torch.zeros_like(x) if each is None else each) for x, each in pairs]
+
+
+def filtered_changes(
+    arguments: Arguments, seconds: Seconds, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the slopes of ``filtered`` by values and filters; see ``FormCurvature``."""
+    values, filters, grad = arguments
+    s, _, by_r, r_starts, *_ = links
+    (_, moved), (_, tuned) = changing = _pair_with_changes(arguments, seconds, (0, 1))
+    slopes = filtered_loops((moved, tuned, grad), links, (*needed[:2], False))
+    if needed[2]:
+        slopes[2] = _empty_like(values)
+        rows = values.shape if values.dim() == 3 else (len(values), 1, values.shape[1])
+        given = (tuple(each.reshape(rows) for each in changing[0]), (filters, tuned))
+        run_loop("filtered_change", *given, (s, by_r, r_starts), slopes[2].view(rows))
+    return slopes
+
+
+def directed_changes(
+    arguments: Arguments, seconds: Seconds, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the slopes of ``directed`` by all but the last; see ``FormCurvature``."""
+    values, filters, directions, grad = arguments
+    absent = (values.new_empty(0, 3, values.shape[1]), filters[:0])
+    given = (values, filters, directions, *absent, grad)
+    wanted = (*needed[:3], False, False, needed[3])
+    slopes = vectors_changes(given, (*seconds[:3], None, None, None), links, wanted)
+    return [*slopes[:3], slopes[5]]
+
+
+def vectors_changes(
+    arguments: Arguments, seconds: Seconds, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the slopes of ``vectors`` by all but the last; see ``FormCurvature``."""
+    grad, (s, r, by_r, r_starts, by_s, s_starts) = arguments[5], links
+    changing = _pair_with_changes(arguments, seconds, range(5))
+    values, filters, directions, vectors, vector_filters = changing
+    slopes: list[Any] = [None] * 6
+    if needed[5]:
+        slopes[5] = _empty_like(grad)
+        given = (*changing, (s, by_r, r_starts), slopes[5])
+        run_loop("vectors_change_by_receiver", *given, _space(grad))
+    if needed[0] or needed[3]:
+        slopes[0], slopes[3] = _empty_like(values[0]), _empty_like(vectors[0])
+        given = (filters, directions, vector_filters[1], grad, (r, by_s, s_starts))
+        run_loop("vectors_change_by_sender", *given, slopes[0], slopes[3], _space(grad))
+    if needed[1] or needed[4]:
+        slopes[1], slopes[4] = _empty_like(filters[0]), _empty_like(vector_filters[0])
+        given = (values, directions, vectors[1], grad, (s, r))
+        run_loop("vectors_change_by_pair", *given, slopes[1], slopes[4])
+    if needed[2]:
+        slopes[2] = _empty_like(directions[0])
+        run_loop("vectors_change_by_edge", values, filters, grad, (s, r), slopes[2])
+    return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
+
+
+def weighted_changes(
+    arguments: Arguments, seconds: Seconds, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the slopes of ``weighted``; see ``FormCurvature``."""
+    values, weights, grad = arguments
+    given, late = (values, values[:0], weights, grad), (seconds[0], None, *seconds[1:])
+    slopes = attended_changes(given, late, links, (needed[0], False, *needed[1:]))
+    return [slopes[0], *slopes[2:]]
+
+
+def attended_changes(
+    arguments: Arguments, seconds: Seconds, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the slopes of ``attended``; see ``FormCurvature``."""
+    s, r, by_r, r_starts, by_s, s_starts = links
+    *changing, weights = _pair_with_changes(arguments, seconds, (0, 1, 3, 2))
+    heads = weights[0].shape[1]
+
+    def by_head(rows: Tensor) -> Tensor:
+        return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
+
+    values, filters, grad = (tuple(map(by_head, pair)) for pair in changing)
+    slopes = [
+        _empty_like(each) if need else None for each, need in zip(arguments, needed, strict=True)
+    ]
+    to_values, to_filters, to_weights, to_grad = slopes
+    if to_values is not None:
+        edges = (filters, weights, (r, by_s, s_starts))
+        run_loop("attended_change_by_node", grad, *edges, by_head(to_values))
+    if to_filters is not None:
+        given = (grad, values, weights, (s, r))
+        run_loop("attended_change_by_pair", *given, by_head(to_filters))
+    if to_weights is not None:
+        run_loop("attended_change_by_edge", grad, values, filters, (s, r), to_weights)
+    if to_grad is not None:
+        edges = (filters, weights, (s, by_r, r_starts))
+        run_loop("attended_change_by_node", values, *edges, by_head(to_grad))
+    return slopes
+
+
+def triplets_changes(
+    arguments: Arguments, seconds: Seconds, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate the slopes of ``triplets`` by all but the last; see ``FormCurvature``."""
+    grad, (first, second, by_second, starts, by_first, first_starts) = arguments[3], links
+    messages, filters, weights = changing = _pair_with_changes(arguments, seconds, (0, 1, 2))
+    slopes: list[Any] = [None] * 4
+    if needed[0] or needed[1]:
+        slopes[0], slopes[1] = _empty_like(messages[0]), _empty_like(filters[0])
+        count, _, width = filters[0].shape
+        given = (*changing, grad, (second, by_first, first_starts), slopes[0], slopes[1])
+        run_loop("triplets_change_by_first", *given, grad.new_empty(2 * count, width))
+    if needed[2]:
+        slopes[2], ends = _empty_like(weights[0]), (first, second)
+        run_loop("triplets_change_by_triplet", messages, filters, grad, ends, slopes[2])
+    if needed[3]:
+        slopes[3] = _empty_like(grad)
+        run_loop("triplets_change_by_second", *changing, (first, by_second, starts), slopes[3])
+    return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
+
+
 def list_triplets(short: Tensor, links: Links) -> Links:
     """Pair short edges as ``triplets.find_triplets`` does, by counting.
 
@@ -332,3 +476,13 @@ NUMBA_FORMS: dict[str, FormSlopes] = {
     "triplets": triplets_loops,
 }
 """Implementation of each form."""
+
+NUMBA_CURVATURES: dict[str, tuple[FormCurvature, tuple[int, ...]]] = {
+    "filtered": (filtered_changes, (0, 1)),
+    "directed": (directed_changes, (0, 1, 2)),
+    "vectors": (vectors_changes, (0, 1, 2, 3, 4)),
+    "weighted": (weighted_changes, (0, 1, 2)),
+    "attended": (attended_changes, (0, 1, 2, 3)),
+    "triplets": (triplets_changes, (0, 1, 2)),
+}
+"""Loops for all second derivatives of a form, and the arguments whose slopes it multiplies."""

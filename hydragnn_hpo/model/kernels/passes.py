@@ -8,8 +8,10 @@ gradient of its sum: one number, linear in each of its arguments, such as
 The sum of the messages is the derivative of the form by ``grad``, the gradients of training are its
 derivatives by the other arguments. And the derivative by one argument, multiplied by a tensor of
 its shape, is the form again, with this tensor as the argument. So derivatives of every order (the
-training of forces needs the second) are first derivatives of the same form, and ``_Derivative`` is
-the only autograd function: it keeps its inputs alone, and its ``backward`` calls itself.
+training of forces needs the second) are first derivatives of the same form. Two autograd functions
+serve all: ``_Derivative`` is one derivative, ``_Slopes`` are several, whose ``backward`` calls
+itself, and which share passes over the edges. Second derivatives share passes as well where there
+are loops for it: they are the change of the slopes as the arguments change.
 
 A form has an implementation by torch's operations (``eager_passes``), which is the reference and
 always there, and two by compiled loops: ``numba_passes`` for fp32 and fp64 on a CPU,
@@ -34,7 +36,14 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.model.kernels.eager_passes import EAGER_FORMS, Arguments, FormSlopes
+from hydragnn_hpo.model.kernels.eager_passes import (
+    EAGER_FORMS,
+    Arguments,
+    FormCurvature,
+    FormSlopes,
+    Seconds,
+    Slopes,
+)
 from hydragnn_hpo.model.layers import unify_dtypes, without_autocast
 from hydragnn_hpo.model.scatter import Gradients, Links
 
@@ -350,21 +359,106 @@ class _Derivative(Function):
         others, links = saved[:-6], saved[-6:]
         arguments = (*others[:slot], grad, *others[slot:])
         needed = [ctx.needs_input_grad[3 + p] and p != slot for p in range(len(arguments))]
-        if torch.is_grad_enabled():  # one function for each, to be differentiated again
-            slopes = [
-                _differentiate_term(form, place, kernels, arguments, links) if need else None
-                for place, need in enumerate(needed)
-            ]
-        else:  # derivatives share passes over the edges
-            with without_autocast(grad):
-                slopes = _find_slopes(form, kernels)(arguments, links, needed)
+        slopes = _compute_slopes(form, kernels, arguments, links, needed)
         return None, None, None, *slopes, *[None] * 6
 
 
-def _differentiate_term(
-    form: str, slot: int, kernels: str, arguments: Arguments, links: Sequence[Tensor]
-) -> Tensor:
-    """Differentiate by an argument of which a form has one term."""
-    ((term, places),) = [each for each in _TERMS[form] if slot in each[1]]
-    chosen = [arguments[place] for place in places]
-    return _differentiate(term, places.index(slot), kernels, chosen, links)
+def _compute_slopes(
+    form: str,
+    kernels: str,
+    arguments: Arguments,
+    links: Sequence[Tensor],
+    needed: Sequence[bool],
+) -> Sequence[Tensor | None]:
+    """Differentiate a form by all arguments that are needed; again, where gradients are on."""
+    with without_autocast(links[0]):
+        if torch.is_grad_enabled():
+            slopes: Sequence[Tensor | None] = _Slopes.apply(  # type: ignore[no-untyped-call]
+                form, kernels, needed, *arguments, *links
+            )
+            return slopes
+        return _find_slopes(form, kernels)(arguments, links, needed)
+
+
+class _Slopes(Function):
+    """Derivatives of a form by several of its arguments, which share passes over the edges."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, form: str, kernels: str, needed: Sequence[bool], *tensors: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """Differentiate a form.
+
+        Args:
+            ctx: keeps the arguments for ``backward``.
+            form: key of ``_TERMS``.
+            kernels: implementation, ``eager``, ``numba`` or ``triton``.
+            needed: whether the derivative by each argument is needed.
+            tensors: arguments, then the six tensors of ``Links.arrays``.
+
+        Returns:
+            One derivative per argument; None where not needed.
+        """
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.plan = (form, kernels)
+        return tuple(_find_slopes(form, kernels)(tensors[:-6], tensors[-6:], needed))
+
+    @staticmethod
+    def backward(ctx: Any, *seconds: Tensor | None) -> Gradients:
+        (form, kernels), saved = ctx.plan, ctx.saved_tensors
+        arguments, links, needed = saved[:-6], saved[-6:], ctx.needs_input_grad[3:-6]
+        curvature = None if torch.is_grad_enabled() else _find_curvature(form, kernels, seconds)
+        if curvature is None:
+            slopes = _add_terms(form, kernels, (arguments, seconds), links, needed)
+        else:
+            with without_autocast(links[0]):
+                slopes = curvature(arguments, seconds, links, needed)
+        return None, None, None, *slopes, *[None] * 6
+
+
+def _find_curvature(form: str, kernels: str, seconds: Seconds) -> FormCurvature | None:
+    """Return the loops for all second derivatives of a form at once; None where there are none."""
+    if kernels != "numba":
+        return None
+    from hydragnn_hpo.model.kernels.numba_passes import NUMBA_CURVATURES
+
+    curvature, smooth = NUMBA_CURVATURES.get(form, (None, ()))
+    known = all(each is None or slot in smooth for slot, each in enumerate(seconds))
+    return curvature if known else None
+
+
+def _add_terms(
+    form: str,
+    kernels: str,
+    tensors: tuple[Arguments, Seconds],
+    links: Sequence[Tensor],
+    needed: Sequence[bool],
+) -> Slopes:
+    """Differentiate the sum of slopes times given tensors, one slope at a time.
+
+    Args:
+        form: key of ``_TERMS``.
+        kernels: implementation.
+        tensors: arguments of the form, and what the slope by each is multiplied by; None for 0.
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed.
+
+    Returns:
+        One derivative per argument; None where it is not needed, or 0.
+    """
+    arguments, seconds = tensors
+    total: Slopes = [None] * len(arguments)
+    for slot, second in enumerate(seconds):
+        if second is None:
+            continue
+        ((term, places),) = [each for each in _TERMS[form] if slot in each[1]]
+        chosen = [second if place == slot else arguments[place] for place in places]
+        wanted = [needed[place] and place != slot for place in places]
+        if not any(wanted):
+            continue
+        slopes = _compute_slopes(term, kernels, chosen, links, wanted)
+        for place, slope in zip(places, slopes, strict=True):
+            if slope is not None:
+                total[place] = slope if total[place] is None else total[place] + slope
+    return total

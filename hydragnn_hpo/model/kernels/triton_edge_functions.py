@@ -238,31 +238,32 @@ def product_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     return [*_product_slopes(call, seconds, grad, curved=True), to_grad]
 
 
-def _run_soft_rows(arrays: Inputs, *, slopes: bool, curved: bool) -> None:
-    """Run the loop of ``soft_rows`` on values, both gradients, and both results."""
-    (pairs, width), flags = arrays[0].shape, {"SLOPES": slopes, "CURVED": curved}
+def _run_active_rows(call: EdgeCall, arrays: Inputs, *, slopes: bool, curved: bool) -> None:
+    """Run the loop of ``active_rows`` on values, both gradients, and both results."""
+    rows, width = arrays[0].shape
+    flags = {"SOFT": bool(call.option), "SLOPES": slopes, "CURVED": curved}
     constants = choose_constants(arrays, width) | flags
-    triton_passes.run_loop("soft_rows", arrays, [pairs], pairs, **constants)
+    triton_passes.run_loop("active_rows", arrays, [rows], rows, **constants)
 
 
-def soft_rows(call: EdgeCall) -> Tensor:
-    """Apply the shifted softplus, see ``edge_functions.soften_rows``."""
+def active_rows(call: EdgeCall) -> Tensor:
+    """Activate rows, see ``edge_functions.activate_rows``."""
     (values,), out = call.inputs, empty_like(call.inputs[0])
-    _run_soft_rows((values, values, values, out, out), slopes=False, curved=False)
+    _run_active_rows(call, (values, values, values, out, out), slopes=False, curved=False)
     return out
 
 
-def soft_rows_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
-    """Differentiate ``soft_rows``, given the gradient, [P, F]."""
+def active_rows_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``active_rows``, given the gradient, of the shape of the values."""
     (values,), out = call.inputs, empty_like(call.inputs[0])
-    _run_soft_rows((values, grad, values, out, out), slopes=True, curved=False)
+    _run_active_rows(call, (values, grad, values, out, out), slopes=True, curved=False)
     return [out]
 
 
-def soft_rows_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
-    """Differentiate ``soft_rows_slopes``, given its gradient and that of its result."""
+def active_rows_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``active_rows_slopes``, given its gradient and that of its result."""
     slopes = [empty_like(each) for each in (*call.inputs, grads[0])]
-    _run_soft_rows((*call.inputs, *grads, *slopes), slopes=True, curved=True)
+    _run_active_rows(call, (*call.inputs, *grads, *slopes), slopes=True, curved=True)
     return slopes
 
 
@@ -349,6 +350,6 @@ TRITON_EDGE_LOOPS: dict[str, EdgeLoops] = {
     "bent_ends": EdgeLoops(bent_ends, bent_ends_slopes, bent_ends_curvature, (0, 1, 2)),
     "gated_sum": EdgeLoops(gated_sum, gated_sum_slopes, gated_sum_curvature, (0, 1)),
     "product_sum": EdgeLoops(product_sum, product_sum_slopes, product_sum_curvature, (0, 1, 2, 3)),
-    "soft_rows": EdgeLoops(soft_rows, soft_rows_slopes, soft_rows_curvature, (0,)),
+    "active_rows": EdgeLoops(active_rows, active_rows_slopes, active_rows_curvature, (0,)),
 }
 """Implementation of each function."""

@@ -392,19 +392,20 @@ def _product_slopes_by_pair(
 
 
 @triton.jit(do_not_specialize=["pairs"])
-def _soft_rows(
+def _active_rows(
     values: tl.tensor, grad: tl.tensor, seconds: tl.tensor, out: tl.tensor, to_grad: tl.tensor,
-    pairs: tl.tensor,
-    F: tl.constexpr, SLOPES: tl.constexpr, CURVED: tl.constexpr, TILE_E: tl.constexpr,
-    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+    rows: tl.tensor,
+    F: tl.constexpr, SOFT: tl.constexpr, SLOPES: tl.constexpr, CURVED: tl.constexpr,
+    TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Return softplus minus ln 2, its gradient if ``SLOPES``, or both gradients of that one."""
-    pair, there = tile_of(pairs, TILE_E)
+    """Return SiLU, or softplus minus ln 2; its gradient if ``SLOPES``, or both gradients of it."""
+    pair, there = tile_of(rows, TILE_E)
     f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
     x = rows_of(values, pair, f, there, F, COMPUTE)
-    result = softplus(x)[0] - 0.6931471805599453
+    active = softplus(x) if SOFT else silu(x)
+    result = active[0] - 0.6931471805599453 if SOFT else active[0]
     if SLOPES:
-        first, second, _ = logistic(x)
+        _, first, second = active
         factor = rows_of(grad, pair, f, there, F, COMPUTE)
         result = first * factor
         if CURVED:
@@ -424,6 +425,6 @@ EDGE_FUNCTION_LOOPS = {
     "products_by_node": _products_by_node,
     "product_slopes_by_node": _product_slopes_by_node,
     "product_slopes_by_pair": _product_slopes_by_pair,
-    "soft_rows": _soft_rows,
+    "active_rows": _active_rows,
 }
 """Loop by name."""

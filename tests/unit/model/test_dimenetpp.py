@@ -56,7 +56,12 @@ def by_hand(conv, scalars, messages, edges):
                 filters = spherical(conv, edges.lengths[g].item(), cosine)
                 turned += filters * heard[g] * fall[g] * fall[e]
         met = F.silu(conv.own(messages[e]) + both[e]) + F.silu(conv.up(turned))
-        new.append(conv.after(F.silu(conv.mix(conv.before(met))) + messages[e]))
+        for block in conv.before:
+            met = met + F.silu(block.second(F.silu(block.first(met))))
+        met = F.silu(conv.mix(met)) + messages[e]
+        for block in conv.after:
+            met = met + F.silu(block.second(F.silu(block.first(met))))
+        new.append(met)
         gathered[i] += conv.gate(edges.basis[e]) * edges.envelope[e] * new[e]
     return conv.out(gathered), new
 

@@ -88,12 +88,13 @@ SLOW = {
     "softplus": lambda *given: looped_products(*given, F.softplus),
     "silu": lambda *given: looped_products(*given, F.silu),
     "soft": lambda rows, links: torch.log(0.5 + 0.5 * rows.exp()),
+    "silu rows": lambda rows, links: rows / (1.0 + (-rows).exp()),
     "edges": looped_update,
     "edges stay": looped_update,
 }
 """The same functions by a loop over edges."""
-VALUES = {"edges": (N, N, E), "edges stay": (N, N)}
-"""What the values belong to where there are several."""
+VALUES = {"edges": (N, N, E), "edges stay": (N, N), "silu rows": (E,)}
+"""What the values belong to, but for sums of nodes."""
 
 
 def first_columns(values, count=2):

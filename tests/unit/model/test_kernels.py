@@ -61,6 +61,43 @@ def test_loops_equal_torch_to_the_second_derivative(form, paired, dtype, toleran
     assert loops
 
 
+def slope_by_slope(form, inputs, links):
+    """Return second and third derivatives of a sum, by way of one of its slopes at a time."""
+    results = []
+    for each in inputs:
+        total = SUMS[form](*inputs, links).sin().sum()
+        (slope,) = torch.autograd.grad(total, each, create_graph=True)
+        second = torch.autograd.grad(slope.square().sum(), inputs, create_graph=True)
+        results += [*second, *torch.autograd.grad(sum(x.sum() for x in second), inputs)]
+    return results
+
+
+@pytest.mark.parametrize("form", SUMS)
+def test_derivatives_of_single_slopes_equal_torch_to_the_third(form, loops):
+    links, rows = links_of(form, 5, paired="some")
+    inputs = inputs_of(form, links, rows)
+    expected = slope_by_slope(form, inputs, replace(links, kernels="eager"))
+    assert not loops
+    values = slope_by_slope(form, inputs, replace(links, kernels="numba"))
+    assert loops
+    for each, wanted in zip(values, expected, strict=True):
+        scale = float(wanted.detach().abs().max()) or 1.0
+        torch.testing.assert_close(each, wanted, rtol=0, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("form", SUMS)
+def test_second_derivatives_share_one_pass(form, loops):
+    links, rows = links_of(form, 5, paired=True)
+    inputs = inputs_of(form, links, rows)
+    total = SUMS[form](*inputs, replace(links, kernels="numba"))
+    first = torch.autograd.grad(total.sin().sum(), inputs, create_graph=True)
+    loops.clear()
+    torch.autograd.grad(sum(each.square().sum() for each in first), inputs)
+    changes = [name for name in loops if "_change" in name]
+    assert bool(changes) == ("coupled" not in form)
+    assert len(changes) <= len(inputs) + 1
+
+
 @pytest.mark.parametrize("form", SUMS)
 def test_two_runs_are_equal_bit_by_bit(form):
     links, rows = links_of(form, 1, paired=True)
