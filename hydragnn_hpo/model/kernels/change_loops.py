@@ -268,7 +268,7 @@ def _triplets_change_by_second(
 
 
 def _sum_changing(weights: Changing, grad: Array, edges: Edges3, n: int, rows: Array) -> None:
-    """Sum the gradients of all triplets of first edge n, two at a time, [2 S, F].
+    """Sum the gradients of all triplets of first edge n, four at a time, [2 S, F].
 
     The first S rows are weighted by the values of the weights, the others by their change.
     """
