@@ -94,7 +94,9 @@ def _calibrated(head: ScoredHead) -> tuple[HeadOnLabels, Calibration]:
     moments = compute_moments(head.predictions, np.ones(len(head.predictions)))
     spread = moments.spread + 1e-9
     stratum = np.full(len(spread), "all")
-    predicted = HeadOnLabels(head.truth, moments.mean, spread, 0.0 * spread, stratum)
+    predicted = HeadOnLabels(
+        head.truth, moments.mean, spread, 0.0 * spread, stratum, np.ones_like(spread)
+    )
     known = Calibration(
         a=float(np.mean((predicted.residual / spread) ** 2)),
         b=0.0,

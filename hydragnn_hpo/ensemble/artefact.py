@@ -68,8 +68,10 @@ from hydragnn_hpo.units import inside
 
 C = TypeVar("C", bound=Config)
 
-FORMAT: Literal[2] = 2
+FORMAT: Literal[3] = 3
 """Version of the file format; it rises when an older reader would misread a new file."""
+READABLE = (2, FORMAT)
+"""Versions that are read: files of version 2 have no factors of sigma."""
 
 TrialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Element = Annotated[int, Field(ge=1, le=118)]
@@ -433,6 +435,8 @@ class HeadEntry(Config):
             raise ValueError(
                 "the calibration needs 0 < b, no other number below 0 or endless; get it again."
             )
+        if fit.factors is not None and not fit.factors.are_sound:
+            raise ValueError("the factors of sigma are not sound; get it again.")
         for table in (fit.quantiles, *fit.tables.values()):
             if "0.9" not in table or set(table) != set(fit.quantiles):
                 raise ValueError("the calibration needs '0.9' and equal levels; get it again.")
@@ -464,7 +468,7 @@ Scores = dict[str, float | int | str | None]
 class Manifest(Config):
     """The content of ``ensemble.json`` in an ensemble file."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[2, 3] = FORMAT
     """Version of the file format."""
 
     package: str
@@ -964,14 +968,15 @@ def _read_manifest(entries: SafeZip) -> Manifest:
     version = values.get("format") if isinstance(values, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         reject(path, f"'{MANIFEST}' does not say its format")
-    if version != FORMAT:
+    if version not in READABLE:
         maker = values.get("package")
         known = isinstance(maker, str) and re.fullmatch(r"[0-9A-Za-z.+-]{1,40}", maker)
         cure = f"install hydragnn-hpo {maker}, which wrote it" if known else "install another one"
-        if version < FORMAT:
+        if version < READABLE[0]:
             cure += ", or build it again from its run (hydragnn-hpo ensemble build RUN)"
         raise DataError(
-            f"{path}: has format {version}, this version of hydragnn-hpo reads format {FORMAT}: "
+            f"{path}: has format {version}, this version of hydragnn-hpo reads formats "
+            f"{READABLE[0]} to {FORMAT}: "
             f"{cure}."
         )
     manifest = _validate(entries, MANIFEST, values, Manifest)

@@ -26,6 +26,7 @@ from hydragnn_hpo.ensemble.artefact import (
 )
 from hydragnn_hpo.ensemble.calibration_data import to_arrays
 from hydragnn_hpo.ensemble.descriptors import features_to_arrays
+from hydragnn_hpo.ensemble.error_factors import ErrorFactors
 from hydragnn_hpo.ensemble.local_descriptors import stack_models
 from hydragnn_hpo.files import whole_file
 from hydragnn_hpo.sanitize import sanitize_values
@@ -112,9 +113,10 @@ all members\
 {% else %}{{ data.splits["cal"] ~ " " if data.splits.get("cal") }}structures kept for nothing \
 else (the split `cal`){% endif %}: sigma^2 =
 a s^2 + c v + b, where s is the spread of the members' predictions and v the variance they predict
-for themselves, fitted by likelihood; then conformal quantiles, so that mean -+ quantile x sigma
-covers its share of the values of a *new* group. Structures that were kept together when the data
-was split, and the atoms of one structure, are one group.
+for themselves, fitted by likelihood; then a factor of sigma for each element and for the
+predicted value, as far as errors differ by these; then conformal quantiles, so that
+mean -+ quantile x sigma covers its share of the values of a *new* group. Structures that were
+kept together when the data was split, and the atoms of one structure, are one group.
 
 | head | a | c | b | 50 % | 80 % | 90 % | 95 % | groups | values |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -123,6 +125,10 @@ was split, and the atoms of one structure, are one group.
 | `{{ name }}` | {{ fit.a | number }} | {{ fit.c | number }} | {{ fit.b | number }} | \
 {% for level in ("0.5", "0.8", "0.9", "0.95") %}{{ fit.quantiles.get(level) | number }} | \
 {% endfor %}{{ fit.groups }} | {{ fit.rows }} |
+{% endfor %}
+{% for name, head in heads.items() if head.calibration.factors %}
+
+Factors of sigma in `{{ name }}`: {{ head.calibration.factors | factors }} {{ head.unit | cell }}.
 {% endfor %}
 {% for name, head in heads.items() if head.calibration.tables %}
 
@@ -253,7 +259,7 @@ def render_model_card(manifest: Manifest, configs: Mapping[str, TrialConfig]) ->
         lstrip_blocks=True,
         trim_blocks=True,
     )
-    environment.filters |= {"line": _line, "cell": _cell, "number": _number}
+    environment.filters |= {"line": _line, "cell": _cell, "number": _number, "factors": _factors}
     made, data = manifest.created_by, manifest.data
     versions = [f"{name} {version}" for name, version in manifest.software.items()]
     return environment.from_string(_MODEL_CARD).render(
@@ -298,6 +304,14 @@ def _line(text: str) -> str:
 def _cell(text: object) -> str:
     """Return text as one cell of a table."""
     return _line(str(text)).replace("|", "\\|")
+
+
+def _factors(factors: ErrorFactors) -> str:
+    """Return factors by element, then those at predicted values, in words."""
+    elements = (f"{name} {_number(factor)}" for name, factor in factors.elements.items())
+    pairs = zip(factors.at_values, factors.values, strict=True)
+    at_values = (f"{_number(factor)} at {_number(value)}" for factor, value in pairs)
+    return f"{', '.join(elements)}; predicted values {', '.join(at_values)}"
 
 
 def _number(value: object) -> str:

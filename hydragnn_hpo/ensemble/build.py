@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from ase.data import chemical_symbols
 from safetensors.numpy import save as save_arrays
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from hydragnn_hpo import __version__, log
@@ -65,6 +66,7 @@ from hydragnn_hpo.ensemble.calibrate import (
 )
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
+    AtomsOfStructures,
     CalibrationData,
     HeadCalibrationData,
 )
@@ -99,7 +101,6 @@ from hydragnn_hpo.ensemble.engine import (
 from hydragnn_hpo.ensemble.inference import (
     as_array,
     compute_trust,
-    find_unlabelled,
     head_prediction,
     neighbor_counts,
 )
@@ -441,7 +442,8 @@ def collect_calibration_data(
     """
     indices, heads = context.rows_of("cal"), {}
     by_element = context.strata.atoms == "element"
-    numbers = np.concatenate([piece.numbers for piece in context.take(context.rows_of("cal"))])
+    numbers = np.concatenate([piece.numbers for piece in context.take(indices)])
+    structure = np.repeat(np.arange(len(indices)), context.graphs.num_nodes()[indices])
     for name in context.targets:
         truth, mask = context.truth(name, "cal")
         rows = np.flatnonzero(weights[name]).tolist()
@@ -456,7 +458,8 @@ def collect_calibration_data(
             element=numbers if by_element and context.is_node(name) else None,
         )
     kind = context.strata.of_rows(context.graphs, indices, node=False)
-    return CalibrationData(np.asarray(context.graphs.group[indices]), kind, heads)
+    group, atoms = np.asarray(context.graphs.group[indices]), AtomsOfStructures(numbers, structure)
+    return CalibrationData(group, kind, heads, atoms)
 
 
 def _by_trial(
@@ -534,11 +537,11 @@ def evaluate_heads(
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes["kept"], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, result.arrays["index"], node=node)
-        predicted = _on_labels(truth, mix, calibration, stratum[mask])
+        elements = context.elements_of_row(name, "test")[np.flatnonzero(mask)]
+        predicted = _on_labels(truth, mix, calibration, stratum[mask], elements)
         known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
         rows = _describe_rows(context, name, mask, single, result)
-        known = collect_evidence(known, predicted, calibration, rows)
-        result.evidence.append(known)
+        result.evidence.append(known := collect_evidence(known, predicted, calibration, rows))
         result.scores[name] = _head_scores(predicted, calibration, target) | {
             "single_mae": _error(context, name, single, truth),
             "elements_mae": known.elements.mae if known.elements else None,
@@ -552,7 +555,11 @@ def evaluate_heads(
 
 
 def _on_labels(
-    truth: np.ndarray, mix: Moments, calibration: Calibration, stratum: np.ndarray
+    truth: np.ndarray,
+    mix: Moments,
+    calibration: Calibration,
+    stratum: np.ndarray,
+    elements: csr_array,
 ) -> HeadOnLabels:
     """Return a head on its labels; probabilities of classes with the temperature.
 
@@ -561,9 +568,11 @@ def _on_labels(
         mix: weighted mean of the members and its spread.
         calibration: calibration of the head.
         stratum: stratum of each row, [R].
+        elements: 1 for each element that a row contains, [R, 119].
     """
-    mean = _temper(mix.mean, calibration.temperature)
-    return HeadOnLabels(truth, mean, mix.spread, mix.noise, stratum)
+    mean, factor = mix.mean, calibration.factor(elements, mix.mean)
+    mean = _temper(mean, calibration.temperature)
+    return HeadOnLabels(truth, mean, mix.spread, mix.noise, stratum, factor)
 
 
 def _temper(mean: np.ndarray, temperature: float | None) -> np.ndarray:
@@ -752,8 +761,7 @@ def _trust_on_test(
         for name, shares in weights.items():
             a, b = (ends[first], ends[last]) if context.is_node(name) else (first, last)
             mix = _mix(predictions, name, shares, np.arange(a, b), context.bounds(name))
-            hidden = find_unlabelled(manifest.heads[name], columns)
-            heads[name] = head_prediction(manifest.heads[name], [mix], missing=hidden)
+            heads[name] = head_prediction(manifest.heads[name], columns, [mix])
         trust += compute_trust(manifest, columns, heads)
     return np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
 

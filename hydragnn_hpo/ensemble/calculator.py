@@ -240,7 +240,7 @@ class EnsembleCalculator(Calculator):
         derivatives = compute_derivatives(self.ensemble, self.target, columns, only)
         self.results = {
             **self._energies(columns, only, derivatives),
-            **self._forces(derivatives),
+            **self._forces(columns, derivatives),
             **(_stress(derivatives) if self.atoms.pbc.all() else {}),
             **self._responses(columns, properties),
         }
@@ -250,7 +250,7 @@ class EnsembleCalculator(Calculator):
     ) -> CalculatorResults:
         """Return the results for the total energy, in eV, also if the head is per atom."""
         head = self.ensemble.manifest.heads[self.target]
-        prediction = head_prediction(head, [derivatives.energy])
+        prediction = head_prediction(head, columns, [derivatives.energy], unlabelled=True)
         # a standard deviation scales with the number of atoms, as the energy does
         factor = float(columns.num_nodes()[0]) if head.energy == "per_atom" else 1.0
         (trust,) = compute_trust(self.ensemble.manifest, columns, {self.target: prediction})
@@ -282,12 +282,13 @@ class EnsembleCalculator(Calculator):
             },
         )
 
-    def _forces(self, derivatives: EnergyDerivatives) -> CalculatorResults:
+    def _forces(self, columns: Columns, derivatives: EnergyDerivatives) -> CalculatorResults:
         spread = np.sqrt(derivatives.forces.variance)
         head = find_forces_head(self.ensemble, self.target)
         sigma = spread
         if head is not None:
-            sigma = self.ensemble.manifest.heads[head].calibration.sigma(spread)
+            fit, mean = self.ensemble.manifest.heads[head].calibration, derivatives.forces.mean
+            sigma = fit.sigma(spread, factor=fit.factor_of_rows(columns, mean, node=True))
         return {
             "forces": derivatives.forces.mean,
             "forces_std": sigma,

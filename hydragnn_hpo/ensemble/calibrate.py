@@ -15,10 +15,18 @@ from typing import Literal
 import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 from scipy.optimize import brentq, minimize
+from scipy.sparse import csr_array
 from scipy.special import ndtri
 
 from hydragnn_hpo.config import Bounds
 from hydragnn_hpo.data import Columns, GraphSet
+from hydragnn_hpo.ensemble.error_factors import (
+    ErrorFactors,
+    RowFeatures,
+    fit_factors,
+    mark_elements,
+    predicted_size,
+)
 
 By = Literal["all", "size", "chemistry"]
 """Property that defines kinds of structures: none, the number of atoms, or the anions."""
@@ -569,16 +577,48 @@ class Calibration:
     temperature: float | None = None
     """Temperature of the probabilities of classes, see ``class_probabilities``; the quantiles are
     then thresholds of 1 - p. None for numbers."""
+    factors: ErrorFactors | None = None
+    """Factors of sigma by element and predicted value; None where groups were too few, for classes,
+    and in files of earlier versions."""
 
-    def sigma(self, spread: np.ndarray, noise: np.ndarray | float = 0.0) -> np.ndarray:
+    def sigma(
+        self,
+        spread: np.ndarray,
+        noise: np.ndarray | float = 0.0,
+        factor: np.ndarray | float = 1.0,
+    ) -> np.ndarray:
         """Return the calibrated standard deviation, in the unit, shaped like ``spread``.
 
         Args:
             spread: spread of the members, in the unit, [R, 1] or [R, w].
             noise: mean of the variances that members predict, in the unit squared, [R, 1].
+            factor: factor of each row, see ``factor_of_rows``, [R, 1].
         """
         root: np.ndarray = np.sqrt(self.a * np.square(spread) + self.c * noise + self.b)
-        return root
+        return factor * root
+
+    def factor_of_rows(self, columns: Columns, mean: np.ndarray, *, node: bool) -> np.ndarray:
+        """Return the factor of sigma of each row, [R, 1]; 1 where there are none.
+
+        Args:
+            columns: the structures.
+            mean: predictions, [R, w], in the unit.
+            node: True for one row per node, False for one row per graph.
+        """
+        if self.factors is None:
+            return np.ones((len(mean), 1))
+        return self.factor(elements_of_rows(columns, node=node), mean)
+
+    def factor(self, elements: csr_array, mean: np.ndarray) -> np.ndarray:
+        """Return the factor of sigma of each row, [R, 1]; 1 where there are none.
+
+        Args:
+            elements: 1 for each element that a row contains, [R, 119].
+            mean: predictions, [R, w], in the unit.
+        """
+        if self.factors is None:
+            return np.ones((len(mean), 1))
+        return self.factors.of_rows(RowFeatures(elements, predicted_size(mean)))
 
     def half_width(
         self, sigma: np.ndarray, level: float = 0.9, stratum: np.ndarray | None = None
@@ -615,6 +655,19 @@ class Calibration:
         return conformal_rank(self.groups, level) <= self.groups
 
 
+def elements_of_rows(columns: Columns, *, node: bool) -> csr_array:
+    """Return 1 for each element that a row contains, by atomic number, [R, 119].
+
+    Args:
+        columns: some graphs.
+        node: True for one row per node, False for one row per graph.
+    """
+    numbers, graphs = np.asarray(columns.numbers), columns.num_graphs
+    if node:
+        return mark_elements(numbers, np.arange(len(numbers)), len(numbers))
+    return mark_elements(numbers, np.repeat(np.arange(graphs), columns.num_nodes()), graphs)
+
+
 def calibrate(
     residual: np.ndarray,
     spread: np.ndarray,
@@ -625,8 +678,9 @@ def calibrate(
     noise: np.ndarray | float = 0.0,
     stratum: np.ndarray | str = "all",
     least: float = 0.0,
+    features: RowFeatures | None = None,
 ) -> Calibration:
-    """Fit the affine map to sigma^2 by Gaussian likelihood, then conformal quantiles.
+    """Fit the affine map to sigma^2 by Gaussian likelihood, factors, then conformal quantiles.
 
     Each group (copies of a molecule, atoms of one structure, components of a vector) weighs the
     same, and the intervals cover the values of a *new* group.
@@ -640,6 +694,7 @@ def calibrate(
         noise: mean of the variances that members predict, [R, 1], in the unit squared.
         stratum: name of each row's stratum, [R], if strata have their own intervals.
         least: smallest factor of the squared spread.
+        features: elements and predictions of the rows, for factors of sigma; None for none.
     """
     width, kinds = residual.shape[1], np.broadcast_to(stratum, group.shape)
     variances = np.concatenate((np.square(spread), np.broadcast_to(noise, spread.shape)), axis=1)
@@ -647,8 +702,28 @@ def calibrate(
     squares, floor = np.square(residual).ravel(), (1e-6 * scale) ** 2
     known, lows = np.repeat(variances, width, axis=0), np.array((least, 0.0))
     factors, b = fit_variance(known, squares, weight, floor, lows)
-    scores = (np.abs(residual) / np.sqrt(variances @ factors + b)[:, None]).ravel()
-    quantiles = conformal_quantiles(scores, each)
-    tables = conformal_tables(scores, each, np.repeat(kinds, width))
+    scores = np.abs(residual) / np.sqrt(variances @ factors + b)[:, None]
+    by_row, scores = _score_again(scores, features, group)
+    quantiles = conformal_quantiles(scores.ravel(), each)
+    tables = conformal_tables(scores.ravel(), each, np.repeat(kinds, width))
     (a, c), spread99 = factors.tolist(), float(np.quantile(largest, 0.99))
-    return Calibration(a, b, quantiles, spread99, residual.size, groups, c, tables)
+    return Calibration(a, b, quantiles, spread99, residual.size, groups, c, tables, factors=by_row)
+
+
+def _score_again(
+    scores: np.ndarray, features: RowFeatures | None, group: np.ndarray
+) -> tuple[ErrorFactors | None, np.ndarray]:
+    """Fit factors of sigma, and divide the scores by those that do not know them.
+
+    Args:
+        scores: |residual| over sigma without factors, [R, w].
+        features: elements and predictions of the rows; None for no factors.
+        group: number of each row's group, [R].
+
+    Returns:
+        The factors, None for none; the scores, [R, w].
+    """
+    if features is None:
+        return None, scores
+    factors, own = fit_factors(features, scores.mean(axis=1), group_weights(group)[0], group)
+    return factors, scores / own[:, None]

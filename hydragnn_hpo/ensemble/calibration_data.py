@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from hydragnn_hpo.config import Bounds
 from hydragnn_hpo.ensemble.calibrate import (
@@ -20,10 +21,14 @@ from hydragnn_hpo.ensemble.calibrate import (
     largest_per_graph,
 )
 from hydragnn_hpo.ensemble.class_probabilities import calibrate_classes
+from hydragnn_hpo.ensemble.error_factors import RowFeatures, mark_elements, predicted_size
 from hydragnn_hpo.sanitize import escape_controls
 
 _KIND = "structures/kind/"
 """What the names of arrays begin with that mark the structures of one kind."""
+
+_ATOMS = "structures/atoms/"
+"""What the names of arrays about the atoms of all structures begin with."""
 
 Widths = Mapping[str, int]
 """Components of each head."""
@@ -52,6 +57,16 @@ class HeadCalibrationData:
 
 
 @dataclass(frozen=True)
+class AtomsOfStructures:
+    """The atoms of the calibration split, N in all."""
+
+    numbers: np.ndarray
+    """Atomic number of each, [N]."""
+    structure: np.ndarray
+    """Position of the structure of each, rising, [N]."""
+
+
+@dataclass(frozen=True)
 class CalibrationData:
     """The calibration split with the predictions of the members for it."""
 
@@ -61,6 +76,8 @@ class CalibrationData:
     """Name of each structure's kind, as ``Strata`` names them, [C]."""
     heads: Mapping[str, HeadCalibrationData]
     """By name of the head."""
+    atoms: AtomsOfStructures | None = None
+    """What factors of sigma need; None in files of earlier versions, which have none."""
 
     @property
     def values(self) -> int:
@@ -94,7 +111,38 @@ class CalibrationData:
             )
             for name, head in self.heads.items()
         }
-        return CalibrationData(self.group, self.kind, heads)
+        return replace(self, heads=heads)
+
+    def factor_of_rows(self, name: str, mean: np.ndarray, fit: Calibration) -> np.ndarray:
+        """Return the factors of sigma of the rows of a head, [R, 1].
+
+        Args:
+            name: of the head.
+            mean: predictions, [R, w], in the unit.
+            fit: the calibration of the head.
+        """
+        elements = self._elements(name)
+        return np.ones((len(mean), 1)) if elements is None else fit.factor(elements, mean)
+
+    def _features(self, name: str, mean: np.ndarray) -> RowFeatures | None:
+        """Return what factors of the labelled rows depend on, if atoms are known.
+
+        Args:
+            name: of the head.
+            mean: predictions of all rows, [R, w], in the unit.
+        """
+        elements, mask = self._elements(name), self.heads[name].mask
+        return None if elements is None else RowFeatures(elements, predicted_size(mean)).of(mask)
+
+    def _elements(self, name: str) -> csr_array | None:
+        """Return 1 for each element that a row of a head contains, [R, 119], if atoms are known."""
+        if self.atoms is None:
+            return None
+        numbers, structure = self.atoms.numbers, self.atoms.structure
+        graph = self.heads[name].graph
+        if np.array_equal(graph, structure):  # a row for each atom
+            return mark_elements(numbers, np.arange(len(numbers)), len(numbers))
+        return csr_array(mark_elements(numbers, structure, len(self.group))[graph])
 
     def moments(
         self, name: str, weights: Mapping[str, float], bounds: Bounds | None = None
@@ -148,6 +196,7 @@ class CalibrationData:
             scale=scale,
             noise=moments.noise[head.mask],
             stratum=stratum[head.mask],
+            features=self._features(name, moments.mean),
         )
 
 
@@ -160,6 +209,9 @@ def to_arrays(data: CalibrationData) -> dict[str, np.ndarray]:
     arrays = {"structures/group": data.group.astype(np.int64)}
     for kind in np.unique(data.kind):
         arrays[f"{_KIND}{kind}"] = (data.kind == kind).astype(np.uint8)
+    if data.atoms is not None:
+        arrays[f"{_ATOMS}numbers"] = data.atoms.numbers.astype(np.uint8)
+        arrays[f"{_ATOMS}structure"] = data.atoms.structure.astype(np.int64)
     for name, head in data.heads.items():
         arrays |= {
             f"{name}/truth": _to_fp32(head.truth),
@@ -188,7 +240,7 @@ def from_arrays(
     """
     left, heads = dict(arrays), {}  # an array that is read is taken out: none may be left
     take = partial(_take, left)
-    group, kind = _structures(left)
+    group, kind, atoms = _structures(left)
     for name, shares in weights.items():
         rows = len(left.get(f"{name}/mask", ()))
         shape = (rows, width[name])
@@ -212,11 +264,34 @@ def from_arrays(
         )
     if left:
         raise ValueError(f"'{min(left)}' is about nothing in the ensemble")
-    return CalibrationData(group, kind, heads)
+    return CalibrationData(group, kind, heads, atoms)
 
 
-def _structures(left: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Take group and kind of each structure, [C] each, out of the arrays that are left."""
+def _atoms(left: dict[str, np.ndarray], structures: int) -> AtomsOfStructures | None:
+    """Take the atoms of some structures out of the arrays that are left, if they are there."""
+    names = [f"{_ATOMS}numbers", f"{_ATOMS}structure"]
+    if left.keys().isdisjoint(names):
+        return None
+    size = len(left.get(names[0], ()))
+    numbers, structure = (
+        _take(left, name, (size,), kind) for name, kind in zip(names, "ui", strict=True)
+    )
+    if not (numbers < len(SYMBOLS)).all():
+        raise ValueError(f"'{names[0]}' names elements that do not exist")
+    whole = np.unique(structure)
+    if not np.array_equal(whole, np.arange(structures)) or (np.diff(structure) < 0).any():
+        raise ValueError(f"'{names[1]}' does not list the atoms of each structure")
+    return AtomsOfStructures(numbers, structure)
+
+
+def _structures(
+    left: dict[str, np.ndarray],
+) -> tuple[np.ndarray, np.ndarray, AtomsOfStructures | None]:
+    """Take what is known of structures out of the arrays that are left.
+
+    Returns:
+        Group and kind of each, [C] each; their atoms, None in files of earlier versions.
+    """
     size = len(left.get("structures/group", ()))
     group = _take(left, "structures/group", (size,), "i")
     names = [key.removeprefix(_KIND) for key in left if key.startswith(_KIND)]
@@ -227,7 +302,7 @@ def _structures(left: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         or not (chosen.sum(axis=0) == 1).all()
     ):
         raise ValueError("structures do not have one kind each")
-    return group, np.array(names)[chosen.argmax(axis=0)]
+    return group, np.array(names)[chosen.argmax(axis=0)], _atoms(left, size)
 
 
 def _take(left: dict[str, np.ndarray], key: str, shape: tuple[int, ...], kind: str) -> np.ndarray:

@@ -14,6 +14,7 @@ from typing import TypeGuard
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
+from scipy.sparse import csr_array, vstack
 
 from hydragnn_hpo.campaign import CURVE_SHARES, read_state
 from hydragnn_hpo.config import (
@@ -31,6 +32,7 @@ from hydragnn_hpo.ensemble.calibrate import (
     GRAPHS_TOGETHER,
     Strata,
     choose_strata,
+    elements_of_rows,
     graph_of_row,
     size_strata,
 )
@@ -364,6 +366,11 @@ class BuildContext:
         """Return the positions of a split's graphs in the store, ascending, [G]."""
         rows: np.ndarray = self.graphs.indices_of(split)
         return rows
+
+    def elements_of_row(self, name: str, split: str) -> csr_array:
+        """Return 1 for each element that a row of a head contains, by atomic number, [R, 119]."""
+        node, pieces = self.is_node(name), self.take(self.rows_of(split))
+        return csr_array(vstack([elements_of_rows(piece, node=node) for piece in pieces]))
 
     def take(self, rows: np.ndarray) -> Iterator[Columns]:
         """Yield some graphs of the store in pieces.

@@ -34,6 +34,7 @@ from hydragnn_hpo.ensemble.calibrate import (
     calibrate,
     group_weights,
 )
+from hydragnn_hpo.ensemble.error_factors import ErrorFactors, RowFeatures
 
 MOST_DOF = 8.0
 """Most degrees of freedom of a prior. Nets never err equally on all structures, but the scatter of
@@ -44,6 +45,14 @@ _LEAST_DOF = 3.0
 UNUSUAL = 0.05
 """Share of structures, those of the largest variances, that are left out of means of variances, or
 count as the smallest of them."""
+GAIN_LEVELS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+"""Quantiles of errors that tell what the mean of more nets gains."""
+LEAST_OF_SQUARES = 0.7
+"""Smallest share of squared errors by quantiles over that by the mean square: where nearly all
+structures have the same value, nets differ there by noise alone, and quantiles tell of it alone."""
+MOST_CHANCE = 0.5
+"""Largest share of the variance of predictions that may be due to the nets, not to the structures,
+for factors by predicted value."""
 _TINY = 1e-12
 """Smallest squared spread, as a share of the mean one: two nets can agree by chance."""
 
@@ -124,6 +133,10 @@ class OutOfFold:
     """Number of each row's group, [R]."""
     stratum: np.ndarray
     """Name of each row's kind of structure, [R]."""
+    features: RowFeatures | None = None
+    """Elements and predictions of the rows, for factors of sigma; None for none."""
+    singles: np.ndarray | None = None
+    """Truth minus the prediction of each of the C nets, [C, R, w], in the unit; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +210,29 @@ def cap_unusual(variance: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class UnseenRows:
+    """One head on structures that no net has seen; labels are not needed."""
+
+    variance: np.ndarray
+    """Unbiased variance of one net, from the C nets of each fold, in the unit squared, [K, R]."""
+    spread: np.ndarray
+    """Spread of the kept nets about their mean, in the unit, [R, 1]."""
+    noise: np.ndarray | float
+    """Mean of the variances that the kept nets predict, [R, 1], in the unit squared."""
+    group: np.ndarray
+    """Number of each row's group, [R]."""
+    features: RowFeatures
+    """Elements of the rows, and the mean of the kept nets."""
+    values: np.ndarray
+    """Mean of the C nets of each fold, see ``predicted_size``, [K, R]."""
+
+    @property
+    def chance(self) -> float:
+        """Share of the variance of these means that is due to the fold, not to the row."""
+        return float(self.values.var(axis=0, ddof=1).mean()) / max(float(self.values.var()), _TINY)
+
+
+@dataclass(frozen=True)
 class CrossDesign:
     """How the nets of a cross-fitted ensemble go together."""
 
@@ -206,6 +242,8 @@ class CrossDesign:
     """How the nets differ on structures that none of them has seen."""
     largest: np.ndarray
     """Largest spread of the kept nets within each of these structures, in the unit, [G]."""
+    unseen: UnseenRows | None = None
+    """These structures, for factors of sigma; None for none."""
 
     @property
     def weights(self) -> np.ndarray:
@@ -232,6 +270,20 @@ class CrossDesign:
     def concentration(self) -> float:
         """Sum S of the squared weights: 1 / C for equal ones, 1 for a single configuration."""
         return float(np.square(self.weights).sum())
+
+    def unbiased_variance(self, predictions: np.ndarray) -> np.ndarray:
+        """Return the variance of one net from the C nets of each fold, in the unit squared, [K, R].
+
+        It is 0 with a single configuration.
+
+        Args:
+            predictions: of the nets, [C, K, R, w], in the unit.
+        """
+        left = 1.0 - self.concentration
+        mean = np.tensordot(self.weights, predictions, 1)
+        square = np.tensordot(self.weights, np.square(predictions - mean), 1).mean(axis=-1)
+        variance: np.ndarray = square / left if left > 1e-9 else np.zeros_like(square)
+        return variance
 
     def few_dof(self, width: int) -> float:
         """Return the degrees of freedom of the spread of C nets; ``width`` is that of a row.
@@ -278,7 +330,7 @@ def calibrate_cross(known: OutOfFold, design: CrossDesign, scale: float) -> Cali
     Returns:
         For the spread of the kept nets about their mean, as ``Moments`` computes it.
     """
-    width = known.residual.shape[1]
+    (known, rows), width = _forget_chance(known, design.unseen), known.residual.shape[1]
     dof, weight = design.few_dof(width), group_weights(known.group)[0]
     prior, shrunk = _shrink(known.variance[:, 0], dof, weight)
     left, variances = 1.0 - design.concentration, design.variances
@@ -292,17 +344,101 @@ def calibrate_cross(known: OutOfFold, design: CrossDesign, scale: float) -> Cali
         noise=known.noise,
         stratum=known.stratum,
         least=design.concentration,  # the mean of the C nets errs as much by them alone
+        features=known.features,
     )
-    sigma = fitted.sigma(np.sqrt(shrunk)[:, None], known.noise)[:, 0]
-    mean_square = float(weight @ cap_unusual(np.square(sigma))) / float(weight.sum())
-    gained = variances.gain * variances.typical / mean_square
-    # the mean over the folds has at least its share of the variance
-    kept = max(1.0 - gained, 1.0 / design.folds)
+    sigma = fitted.sigma(np.sqrt(shrunk)[:, None], known.noise)
+    kept = _predict_gain(known, design, sigma, fitted.factors, usable=usable)
     a, b, c = (kept * each for each in (fitted.a, fitted.b, fitted.c))
     factor, added = prior.share(design.all_dof(width)) if usable else (0.0, float(shrunk.mean()))
     # t^2 from the spread of the kept nets, which is that many times as large
     growth = design.growth * left * variances.spread if usable else math.inf
-    return replace(fitted, a=a * factor / growth, b=b + a * added, c=c)
+    final = replace(fitted, a=a * factor / growth, b=b + a * added, c=c)
+    return replace(final, factors=_carry_factors(fitted, final, rows, prior.share(dof)))
+
+
+def _predict_gain(
+    known: OutOfFold,
+    design: CrossDesign,
+    sigma: np.ndarray,
+    factors: ErrorFactors | None,
+    *,
+    usable: bool,
+) -> float:
+    """Predict the squared errors of the mean of all nets over those of the mean of the C nets.
+
+    In the mean square all nets err less by V. Few errors that are far larger than all others rule
+    a mean square, so the quantiles are asked, too: from single nets to the mean of the C nets the
+    variance falls by S t^2, and from these to all nets by V.
+
+    Args:
+        known: labelled rows of the head.
+        design: weights of the nets, and how they differ.
+        sigma: standard deviation of the mean of the C nets, without factors, [R, 1].
+        factors: those of sigma; None for none.
+        usable: whether the spread of the C nets tells anything.
+    """
+    weight, variances = group_weights(known.group)[0], design.variances
+    mean_square = float(weight @ cap_unusual(np.square(sigma[:, 0]))) / float(weight.sum())
+    # the mean over the folds has at least its share of the variance
+    least = 1.0 / design.folds
+    kept = max(1.0 - variances.gain * variances.typical / mean_square, least)
+    if not usable or known.singles is None:
+        return kept
+    factor = 1.0 if factors is None or known.features is None else factors.of_rows(known.features)
+    scores = np.abs(np.stack((known.residual, *known.singles))) / (factor * sigma)
+    levels = np.quantile(
+        scores.mean(axis=-1), GAIN_LEVELS, axis=1, weights=weight, method="inverted_cdf"
+    )  # [levels, 1 + C]
+    before = np.square(levels[:, 1:]) @ design.weights
+    share = np.maximum(before / np.maximum(np.square(levels[:, 0]), _TINY) - 1.0, 0.0)
+    further = variances.gain * variances.folds / design.few
+    by_level = np.maximum(1.0 - further * share, least)
+    return float(np.clip(by_level.mean(), LEAST_OF_SQUARES * kept, kept))
+
+
+def _forget_chance(
+    known: OutOfFold, rows: UnseenRows | None
+) -> tuple[OutOfFold, UnseenRows | None]:
+    """Return rows whose factors depend on what is predicted only where that is not mostly chance.
+
+    Otherwise the means of the C nets that are far out are those that err, and the means of all nets
+    are not so.
+
+    Args:
+        known: labelled rows of the head.
+        rows: those that no net has seen; None for no factors.
+    """
+    if rows is None or known.features is None or rows.chance <= MOST_CHANCE:
+        return known, rows
+    alike = replace(rows, features=rows.features.alike(), values=np.zeros_like(rows.values))
+    return replace(known, features=known.features.alike()), alike
+
+
+def _carry_factors(
+    fitted: Calibration,
+    final: Calibration,
+    rows: UnseenRows | None,
+    share: tuple[float, float],
+) -> ErrorFactors | None:
+    """Return the factors of sigma without what the spread of all nets tells by itself.
+
+    It is a better measurement than the spread of the C nets, beside which the factors were fitted,
+    so it also differs more between elements and values. The mean of all nets is less often far out
+    by chance, where the C nets err: factors at predicted values go with how many are smaller.
+
+    Args:
+        fitted: the calibration of the C nets.
+        final: that of all nets.
+        rows: what both spreads are compared on.
+        share: factor and constant that shrink the variance of the C nets.
+    """
+    if fitted.factors is None or rows is None:
+        return fitted.factors
+    few = np.sqrt(share[0] * rows.variance + share[1])[..., None]
+    before = np.log([fitted.sigma(spread, rows.noise) for spread in few]).mean(axis=0)
+    logs = np.log(final.sigma(rows.spread, rows.noise)) - before
+    moved = fitted.factors.moved(rows.values, rows.features.value)
+    return moved.less(rows.features, logs[:, 0], group_weights(rows.group)[0])
 
 
 def _shrink(measured: np.ndarray, dof: float, weight: np.ndarray) -> tuple[SpreadPrior, np.ndarray]:

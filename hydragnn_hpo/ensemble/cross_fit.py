@@ -4,6 +4,7 @@ Shapes: C configurations, M nets, K folds, R rows of a head, w components.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,9 +19,11 @@ from hydragnn_hpo.ensemble.class_probabilities import calibrate_classes
 from hydragnn_hpo.ensemble.cross_calibrate import (
     CrossDesign,
     OutOfFold,
+    UnseenRows,
     calibrate_cross,
     measure_variances,
 )
+from hydragnn_hpo.ensemble.error_factors import RowFeatures, predicted_size
 from hydragnn_hpo.ensemble.member_selection import (
     Method,
     ScoredHead,
@@ -127,16 +130,20 @@ def _calibrate_head(
     noises = learned.get(variance_key(name))
     noise_table = None if noises is None else noises[:, :, mask]
     final, shares = weights[0][name], [each[name] for each in weights[1]]
-    mean, variance, noise = _predict_unseen(learned[name][:, :, mask], noise_table, fold, shares)
+    table = learned[name][:, :, mask]
+    mean, variance, noise = _predict_unseen(table, noise_table, fold, shares)
     rows, node = context.rows_of("cal"), context.is_node(name)
     stratum = context.strata.of_rows(context.graphs, rows, node=node)[mask]
     group = context.group_of_row(name, "cal")[mask]
     if context.is_class(name):
         spread = np.sqrt(variance[:, 0])
         return calibrate_classes(mean, truth[mask], group=group, largest=spread, stratum=stratum)
-    residual = truth[mask] - clip_to_bounds(mean, context.bounds(name))
-    known = OutOfFold(residual, variance, noise, group, stratum)
-    design = _design(context, name, _share_nets(context, nets, final), unseen[name])
+    mean = clip_to_bounds(mean, bounds := context.bounds(name))
+    elements = context.elements_of_row(name, "cal")[np.flatnonzero(mask)]
+    features = RowFeatures(elements, predicted_size(mean))
+    singles = truth[mask] - clip_to_bounds(table[:, fold, np.arange(len(fold))], bounds)
+    known = OutOfFold(truth[mask] - mean, variance, noise, group, stratum, features, singles)
+    design = _design(context, name, _share_nets(context, nets, final), unseen)
     return calibrate_cross(known, design, context.scale(name))
 
 
@@ -154,7 +161,7 @@ def _share_nets(context: CrossContext, nets: Sequence[Net], weights: np.ndarray)
 
 
 def _design(
-    context: CrossContext, name: str, shares: np.ndarray, unseen: np.ndarray
+    context: CrossContext, name: str, shares: np.ndarray, unseen: Mapping[str, np.ndarray]
 ) -> CrossDesign:
     """Return how the nets go together.
 
@@ -162,15 +169,30 @@ def _design(
         context: data shared by all steps of the build.
         name: of the head.
         shares: weights of the nets, [C, K].
-        unseen: predictions for the test split, which no net has seen, [C, K, R, w].
+        unseen: predictions, [C, K, R, w], and variances, [C, K, R, 1], for the test split, which
+            no net has seen.
     """
     wanted = context.truth(name, "test")[1]  # where there are labels, not what they are
-    variances = measure_variances(unseen[:, :, wanted], shares)
-    nets = unseen.reshape(-1, *unseen.shape[2:])
-    spread = compute_moments(nets, shares.ravel()).spread[:, 0]
+    table, noises = unseen[name], unseen.get(variance_key(name))
+    nets = table.reshape(-1, *table.shape[2:])
+    own = None if noises is None else noises.reshape(-1, *noises.shape[2:])
+    moments = compute_moments(nets, shares.ravel(), own, bounds := context.bounds(name))
     graph, graphs = context.graph_of_row(name, "test"), len(context.rows_of("test"))
-    largest = largest_per_graph(spread, graph, graphs)
-    return CrossDesign(shares, variances, largest[np.isfinite(largest)])
+    largest = largest_per_graph(moments.spread[:, 0], graph, graphs)
+    design = CrossDesign(
+        shares, measure_variances(table[:, :, wanted], shares), largest[np.isfinite(largest)]
+    )
+    elements = context.elements_of_row(name, "test")[np.flatnonzero(wanted)]
+    means = np.tensordot(design.weights, table[:, :, wanted], 1)
+    rows = UnseenRows(
+        design.unbiased_variance(table[:, :, wanted]),
+        moments.spread[wanted],
+        moments.noise[wanted],
+        context.group_of_row(name, "test")[wanted],
+        RowFeatures(elements, predicted_size(moments.mean[wanted])),
+        np.stack([predicted_size(clip_to_bounds(mean, bounds)) for mean in means]),
+    )
+    return replace(design, unseen=rows)
 
 
 def _predict_unseen(

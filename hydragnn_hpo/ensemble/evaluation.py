@@ -22,7 +22,6 @@ from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import (
     Ensemble,
     compute_trust,
-    find_unlabelled,
     head_prediction,
 )
 from hydragnn_hpo.ensemble.local_descriptors import find_start
@@ -441,16 +440,17 @@ def _predict(
         atoms = np.arange(counts.sum()) - np.repeat(columns.node_offset[:-1], counts)
         distances, heads = ensemble.training_distances(graphs, piece), {}
         for name, rows in parts.items():
-            node = manifest.heads[name].level == "node"
+            entry = manifest.heads[name]
+            node = entry.level == "node"
             stratum = manifest.strata.names_of_rows(columns, node=node)
             graph = np.repeat(first + piece, counts) if node else first + piece
             mix, atom = moments[name], atoms if node else np.zeros_like(piece)
             own, simpler = columns.targets[name], _predict_simply(ensemble, name, columns)
             unknown_distance = np.full(len(graph), np.nan)
             distance = distances.get(NODE if node else GRAPH, unknown_distance)
-            hidden = find_unlabelled(manifest.heads[name], columns)
-            head = heads[name] = head_prediction(manifest.heads[name], [mix], missing=hidden)
-            predicted = (own, head.mean, head.std_epistemic, mix.noise, stratum)
+            head = heads[name] = head_prediction(entry, columns, [mix])
+            factor = entry.calibration.factor_of_rows(columns, head.mean, node=node)
+            predicted = (own, head.mean, head.std_epistemic, mix.noise, stratum, factor)
             whole = (*predicted, *simpler, graph, atom, distance)
             rows.append([part[columns.masks[name]] for part in whole])
         trust += compute_trust(manifest, columns, heads)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -31,7 +32,7 @@ from hydragnn_hpo.ensemble.artefact import (
     Manifest,
     read_artefact,
 )
-from hydragnn_hpo.ensemble.calibrate import Moments, clip_to_bounds, largest_per_graph
+from hydragnn_hpo.ensemble.calibrate import Moments, Strata, clip_to_bounds, largest_per_graph
 from hydragnn_hpo.ensemble.class_probabilities import class_sets, class_std, temper
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures
 from hydragnn_hpo.ensemble.engine import (
@@ -64,43 +65,40 @@ Timer = Callable[[Engine, GraphSet, np.ndarray], float]
 
 def head_prediction(
     head: HeadEntry,
+    columns: Columns,
     parts: Sequence[Moments],
     *,
     levels: Sequence[int] = (),
     members: Mapping[str, Sequence[np.ndarray]] | None = None,
-    stratum: np.ndarray | None = None,
-    missing: np.ndarray | None = None,
+    strata: Strata | None = None,
+    unlabelled: bool = False,
 ) -> HeadPrediction:
     """Turn the moments of all batches into mean, sigma and intervals of one head.
 
     Args:
         head: manifest entry with the calibration.
+        columns: the structures.
         parts: moments of the batches in order, R rows in all.
         levels: interval levels besides 90, in percent.
         members: predictions of each member per batch, by trial; None if not requested.
-        stratum: name of each row's stratum, [R]; None if all share their quantiles.
-        missing: mask of the rows that become NaN, [R], see ``find_unlabelled``; None for no row.
+        strata: rule that assigns strata; None if all rows share their quantiles.
+        unlabelled: True also predicts rows that ``find_unlabelled`` lets be missing.
     """
-    mean = _stack([part.mean for part in parts], head.width)
+    mean, node = _stack([part.mean for part in parts], head.width), head.level == "node"
+    stratum = None if strata is None else strata.names_of_rows(columns, node=node)
     spread = _stack([part.spread for part in parts], 1)
     own = {name: np.concatenate(some) for name, some in (members or {}).items() if some}
-    if missing is not None:
+    if not unlabelled and (missing := find_unlabelled(head, columns)).any():
         for values in (mean, spread, *own.values()):
             values[missing] = np.nan
-    if head.calibration.temperature is not None:
+    if (fit := head.calibration).temperature is not None:
         return _class_prediction(head, mean, spread, levels=levels, members=own, stratum=stratum)
     noise = _stack([part.noise for part in parts], 1)
-    sigma = head.calibration.sigma(spread, noise)
-    half = head.calibration.half_width(sigma, 0.9, stratum)
-    wide = {n: head.calibration.half_width(sigma, n / 100, stratum) for n in levels}
-    return HeadPrediction(
-        mean,
-        sigma,
-        spread,
-        *_interval(mean, half, head),
-        bounds={level: _interval(mean, width, head) for level, width in wide.items()},
-        members=own,
-    )
+    sigma = fit.sigma(spread, noise, fit.factor_of_rows(columns, mean, node=node))
+    ends = _interval(mean, fit.half_width(sigma, 0.9, stratum), head)
+    half = {n: fit.half_width(sigma, n / 100, stratum) for n in levels}
+    bounds = {n: _interval(mean, half[n], head) for n in levels}
+    return HeadPrediction(mean, sigma, spread, *ends, bounds=bounds, members=own)
 
 
 def _class_prediction(
@@ -408,13 +406,12 @@ class Ensemble:
         for piece in pieces(columns, indices, edges_per_batch):
             for name, moments in self.moments(columns, piece, values if members else None).items():
                 parts[name].append(moments)
-        here, heads = columns.take(indices), {}
-        for name, head in self.manifest.heads.items():
-            strata = self.manifest.strata.names_of_rows(here, node=head.level == "node")
-            rows = None if unlabelled else find_unlabelled(head, here)
-            heads[name] = head_prediction(
-                head, parts[name], levels=levels, members=values[name], stratum=strata, missing=rows
-            )
+        here, strata = columns.take(indices), self.manifest.strata
+        finish = partial(head_prediction, levels=levels, strata=strata, unlabelled=unlabelled)
+        heads = {
+            name: finish(head, here, parts[name], members=values[name])
+            for name, head in self.manifest.heads.items()
+        }
         trust = compute_trust(self.manifest, here, heads)
         return Prediction(heads, trust, self._describe(structures, columns, indices))
 

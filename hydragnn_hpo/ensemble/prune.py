@@ -208,5 +208,6 @@ def _quality(
         sizes = class_sets(probability, fit)[1].sum(axis=1)
         return float(log_losses(probability, head.truth[head.mask]).mean()), float(sizes.mean())
     error = np.abs(moments.mean - head.truth)[head.mask]
-    half = fit.half_width(fit.sigma(moments.spread, moments.noise))
+    factor = data.factor_of_rows(name, moments.mean, fit)
+    half = fit.half_width(fit.sigma(moments.spread, moments.noise, factor))
     return float(error.mean()), float(2.0 * half[head.mask].mean())

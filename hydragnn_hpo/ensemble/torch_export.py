@@ -5,12 +5,15 @@ Shapes: G graphs, N nodes, E edges, M members, R rows of the target (G or N), w 
 
 import hashlib
 import io
+import math
 import tempfile
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TypedDict
 
+import numpy as np
 import torch
 from pydantic import JsonValue
 from torch import Tensor, nn
@@ -22,6 +25,7 @@ from hydragnn_hpo.data import Batch
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.energy_derivatives import differentiate
 from hydragnn_hpo.ensemble.engine import Member
+from hydragnn_hpo.ensemble.error_factors import LARGEST, ErrorFactors
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.traced_engines import torch_compile_cache
 from hydragnn_hpo.errors import ConfigError, unknown
@@ -212,9 +216,9 @@ class EnsembleProgram(nn.Module):
             attributes=dict(zip(self.names, attributes, strict=True)),
             cell=cell,
         )
-        return self._mix([self._run(member, given) for member in self.members])
+        return self._mix([self._run(member, given) for member in self.members], given)
 
-    def _mix(self, outputs: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    def _mix(self, outputs: Sequence[dict[str, Tensor]], given: Batch) -> dict[str, Tensor]:
         """Return mean and spread of the members' outputs; the formulas of ``calibrate``."""
         weights = [member.weights[self.target] for member in self.members]
         moments = {
@@ -226,9 +230,10 @@ class EnsembleProgram(nn.Module):
         spread = variance.mean(dim=1, keepdim=True).sqrt()
         noise = moments["noise"][0] if "noise" in moments else 0.0
         fit = self.head.calibration
+        std = (fit.a * spread.square() + fit.c * noise + fit.b).sqrt()
         out = {
             "mean": mean,
-            "std": (fit.a * spread.square() + fit.c * noise + fit.b).sqrt(),
+            "std": std if fit.factors is None else std * self._factor(fit.factors, mean, given),
             "std_epistemic": spread,
         }
         for name in ("forces", "stress"):
@@ -236,6 +241,29 @@ class EnsembleProgram(nn.Module):
                 out[name] = moments[name][0]
                 out[f"{name}_std_epistemic"] = moments[name][1].sqrt()
         return out
+
+    def _factor(self, factors: ErrorFactors, mean: Tensor, given: Batch) -> Tensor:
+        """Return the factor of the standard deviation of each row, as ``ErrorFactors.of_rows``.
+
+        Args:
+            factors: those of the head.
+            mean: predictions, [R, w].
+            given: the inputs.
+        """
+        of_elements, at_values = mean.new_tensor(factors.logs), np.log(factors.at_values).tolist()
+        if self.head.level == "node":
+            logs = of_elements[given.numbers]
+        else:
+            marked = mean.new_zeros(given.num_graphs, len(factors.logs))
+            place, one = (given.graph_of_node, given.numbers), mean.new_ones(())
+            logs = torch.index_put(marked, place, one) @ of_elements
+        size = mean[:, 0] if mean.shape[1] == 1 else mean.square().sum(dim=1).sqrt()
+        logs = logs + at_values[0]
+        for (low, high), (a, b) in zip(pairwise(factors.values), pairwise(at_values), strict=True):
+            logs = logs + (b - a) * ((size - low) / (high - low)).clamp(0.0, 1.0)
+        limit = math.log(LARGEST)
+        factor: Tensor = logs.clamp(-limit, limit).exp().unsqueeze(1)
+        return factor
 
     def _run(self, member: Member, given: Batch) -> dict[str, Tensor]:
         """Run one member, and drop the rows of its ghost.

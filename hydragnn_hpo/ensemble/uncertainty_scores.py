@@ -294,6 +294,8 @@ class HeadOnLabels:
     """Mean v of the variances that members predict, [R, 1], in the unit squared."""
     stratum: np.ndarray
     """Name of each row's kind of structure, [R], see ``Strata``."""
+    factor: np.ndarray
+    """Factor of sigma, [R, 1], see ``Calibration.factor_of_rows``."""
 
     @property
     def residual(self) -> np.ndarray:
@@ -309,11 +311,11 @@ class HeadOnLabels:
 
     def sigma(self, calibration: Calibration) -> np.ndarray:
         """Return the calibrated standard deviation, [R, 1]."""
-        return calibration.sigma(self.spread, self.noise)
+        return calibration.sigma(self.spread, self.noise, self.factor)
 
     def of(self, rows: np.ndarray) -> "HeadOnLabels":
         """Return some of the rows; ``rows`` is a mask, [R], or positions."""
-        parts = (self.truth, self.mean, self.spread, self.noise, self.stratum)
+        parts = (self.truth, self.mean, self.spread, self.noise, self.stratum, self.factor)
         return HeadOnLabels(*(part[rows] for part in parts))
 
 

@@ -210,18 +210,24 @@ def rename_level(values: dict, name: str) -> None:
     ("change", "sentence"),
     [
         (
-            lambda v: v.update(format=3, package="9; rm"),
-            "has format 3, this version of hydragnn-hpo reads format 2: install another one.",
+            lambda v: v.update(format=4, package="9; rm"),
+            "has format 4, this version of hydragnn-hpo reads formats 2 to 3: install another one.",
         ),
         (
-            lambda v: v.update(format=3, package="9.8.7"),
-            "reads format 2: install hydragnn-hpo 9.8.7, which wrote it.",
+            lambda v: v.update(format=4, package="9.8.7"),
+            "reads formats 2 to 3: install hydragnn-hpo 9.8.7, which wrote it.",
         ),
         (
             lambda v: v.update(format=1, package="0.0.9"),
             "install hydragnn-hpo 0.0.9, which wrote it, or build it again from its run",
         ),
         (lambda v: v.pop("format"), "does not say its format"),
+        (
+            lambda v: v["heads"]["energy"]["calibration"].update(
+                factors={"elements": {"H": -1.0}, "values": [0.0], "at_values": [1.0]}
+            ),
+            "the factors of sigma are not sound",
+        ),
         (lambda v: v.update(format="1"), "does not say its format"),
         (lambda v: v.update(run="rm -rf"), "unknown key 'run'"),
         (

@@ -48,7 +48,9 @@ def test_a_vector_has_the_mean_norm_of_its_error_and_a_number_none():
     truth, column = np.array([[3.0, 0.0, 4.0], [2.0, 3.0, 6.0]]), np.ones((2, 1))
     known = Calibration(a=1.0, b=0.0, quantiles=dict.fromkeys(map(key, GRID), 1.0), spread99=1.0,
                         rows=2, groups=2)  # fmt: skip
-    predicted = HeadOnLabels(truth, 0 * truth, column, 0 * column, np.full(2, "all"))
+    predicted = HeadOnLabels(
+        truth, 0 * truth, column, 0 * column, np.full(2, "all"), np.ones((2, 1))
+    )
     target = {"unit": "eV/angstrom", "shape": "vector", "mean": 0.0}
     assert build._head_scores(predicted, known, target)["test_norm_error"] == 6.0
     scores = build._head_scores(predicted, known, target | {"shape": "scalar"})

@@ -1,6 +1,7 @@
 """From the nets that did not see a structure to all nets: made errors whose size is known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,16 +9,19 @@ from scipy.special import polygamma
 
 from hydragnn_hpo.ensemble.calibrate import calibrate, compute_moments
 from hydragnn_hpo.ensemble.cross_calibrate import (
+    MOST_CHANCE,
     MOST_DOF,
     CrossDesign,
     NetVariances,
     OutOfFold,
+    UnseenRows,
     _invert_trigamma,
     calibrate_cross,
     cap_unusual,
     fit_spread_prior,
     measure_variances,
 )
+from hydragnn_hpo.ensemble.error_factors import RowFeatures, mark_elements
 
 FREEDOM = 6
 
@@ -63,7 +67,8 @@ def out_of_fold(predictions, truth, weights):
     rows = np.arange(len(truth))
     measured = np.square(moments.spread) / left if left > 0 else np.zeros_like(truth)
     none, kinds = np.zeros((len(rows), 1)), np.full(len(rows), "all")
-    known = OutOfFold(truth - moments.mean, measured, none, rows, kinds)
+    residual, singles = truth - moments.mean, truth - predictions[:, 0]
+    known = OutOfFold(residual, measured, none, rows, kinds, singles=singles)
     return known, moments
 
 
@@ -105,6 +110,51 @@ def test_intervals_of_all_nets_cover_what_they_claim(configurations, folds, shar
     if share:
         assert float((errors <= without).mean()) > covered + 0.02, "few nets err more than all"
         assert fitted.half_width(sigma).mean() < without.mean()
+
+
+@pytest.mark.parametrize("signal", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("data", [0.0, 0.5])
+def test_factors_do_not_count_what_the_spread_of_all_nets_tells(signal, data):
+    """Everything is three times as large in half of the rows, which contain lithium.
+
+    Two nets tell little of it, so the factors have to; ten nets tell most of it. Without a signal
+    the predictions are their errors.
+    """
+    rng, weights = np.random.default_rng(0), np.full(2, 0.5)
+
+    def draw_rows(count):
+        settings = {"configurations": 2, "folds": 5, "share": 0.7, "noise": 0.5, "data": data}
+        predictions, truth, _ = draw(rng, count, **settings)
+        lithium, common = rng.random(count) < 0.5, signal * rng.normal(size=(count, 1))
+        scale = np.where(lithium, 3.0, 1.0)[:, None]
+        elements = mark_elements(np.where(lithium, 3, 11), np.arange(count), count)
+        return scale * (predictions + common), scale * (truth + common), lithium, elements
+
+    predictions, truth, _, elements = draw_rows(4000)
+    known, few = out_of_fold(predictions, truth, weights)
+    known = replace(known, features=RowFeatures(elements, few.mean[:, 0]))
+    predictions, _, _, elements = draw_rows(2000)
+    design = design_of(predictions, weights)
+    moments = compute_moments(predictions.reshape(-1, 2000, 1), np.full(10, 0.1))
+    unseen = UnseenRows(
+        variance=design.unbiased_variance(predictions),
+        spread=moments.spread,
+        noise=0.0,
+        group=np.arange(2000),
+        features=RowFeatures(elements, moments.mean[:, 0]),
+        values=np.tensordot(weights, predictions, 1)[..., 0],
+    )
+    assert (unseen.chance > MOST_CHANCE) == (signal == 0.0)
+    predictions, truth, lithium, elements = draw_rows(40_000)
+    moments = compute_moments(predictions.reshape(-1, 40_000, 1), np.full(10, 0.1))
+    errors, held = np.abs(truth - moments.mean), {}
+    for name, each in {"less": replace(design, unseen=unseen), "twice": design}.items():
+        fitted = calibrate_cross(known, each, 1.0)
+        sigma = fitted.sigma(moments.spread, factor=fitted.factor(elements, moments.mean))
+        inside = (errors <= fitted.half_width(sigma))[:, 0]
+        held[name] = [inside[lithium].mean(), inside[~lithium].mean()]
+    assert held["less"] == pytest.approx([0.9, 0.9], abs=0.045 if signal == 1.0 else 0.025)
+    assert held["twice"][0] > held["twice"][1] + 0.08
 
 
 def test_the_parts_of_the_variance_are_what_was_drawn():
@@ -171,8 +221,9 @@ def test_one_structure_far_from_all_others_changes_no_interval(far):
 def test_where_few_errors_rule_the_mean_square_intervals_hold_too_much_not_too_little(count):
     """One structure in twenty errs thirty times as much: V is little of the mean sigma^2.
 
-    Counted as a larger share where quantiles are small, as it was once, V took half of the width
-    where errors of real data have still heavier tails, and intervals of 90 % held 68 to 80.
+    By the mean square alone they held 95 %, and the quantiles tell of a part of the rest. Counted
+    as a larger share where quantiles are small, as it was once, V took half of the width where
+    errors of real data have still heavier tails, and intervals of 90 % held 68 to 80.
     """
     settings = {"configurations": 2, "folds": 5, "share": 0.5, "noise": 0.5, "data": 1.0}
     weights, shares = np.full(2, 0.5), []
@@ -186,7 +237,7 @@ def test_where_few_errors_rule_the_mean_square_intervals_hold_too_much_not_too_l
         moments = compute_moments(predictions.reshape(-1, *truth.shape), np.full(10, 0.1))
         half = fitted.half_width(fitted.sigma(moments.spread))
         shares.append(float((np.abs(truth - moments.mean) <= half).mean()))
-    assert 0.92 <= np.mean(shares) < 0.96
+    assert 0.91 <= np.mean(shares) < 0.94
 
 
 KEPT = {
@@ -274,12 +325,13 @@ def test_a_prior_never_holds_that_all_structures_are_alike():
 def test_intervals_made_of_few_structures_hold_nearly_what_they_claim(share, data):
     """With 150 the relation of two nets' spread to their errors is lost in noise.
 
-    With V from the spread of each structure's nets, they held 86 and 83 %.
+    With V from the spread of each structure's nets, they held 86 and 83 %. Quantiles of so few
+    errors take off 1 % more than the mean square would.
     """
     settings = {"configurations": 2, "folds": 5, "share": share, "noise": 0.5, "data": data}
     rngs = map(np.random.default_rng, range(20))
     shares = [covered(rng, 150, np.full(2, 0.5), **settings) for rng in rngs]
-    assert np.mean(shares) == pytest.approx(0.9, abs=0.04)
+    assert np.mean(shares) == pytest.approx(0.9, abs=0.045)
 
 
 @pytest.mark.parametrize(

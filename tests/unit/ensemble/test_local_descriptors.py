@@ -276,7 +276,7 @@ def test_an_ensemble_is_held_against_the_regression(known, share: float, level: 
     local = models.predict("size", test, baselines["size"])
     spread = share * np.abs(local - truth).mean() / np.sqrt(2 / np.pi)
     mean, ones = truth + spread * random.normal(size=truth.shape), np.ones_like(truth)
-    predicted = HeadOnLabels(truth, mean, ones, 0.0 * ones, np.full(len(truth), "all"))
+    predicted = HeadOnLabels(truth, mean, ones, 0.0 * ones, np.full(len(truth), "all"), ones)
     calibration = Calibration(1.0, 0.0, {"0.9": 1.6}, spread99=1.0, rows=99, groups=99)
     others = {"mean": np.full_like(truth, truth.mean()), "descriptor": local}
     rows = RowFacts(np.arange(len(truth)), {}, others)

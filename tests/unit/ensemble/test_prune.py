@@ -9,6 +9,7 @@ from hydragnn_hpo.ensemble.artefact import Manifest, read_artefact
 from hydragnn_hpo.ensemble.artefact_writer import render_model_card, write_artefact
 from hydragnn_hpo.ensemble.calibrate import calibrate
 from hydragnn_hpo.ensemble.calibration_data import (
+    AtomsOfStructures,
     CalibrationData,
     HeadCalibrationData,
     from_arrays,
@@ -156,6 +157,35 @@ def test_variances_of_members_count(content):
     assert fit.quantiles["0.9"] == pytest.approx(1.645, abs=0.1)
 
 
+@pytest.mark.parametrize("node", [False, True])
+def test_factors_of_sigma_are_fitted_again(node):
+    """With errors twice as large for rows with oxygen, on atoms or in structures of two."""
+    rng, count = np.random.default_rng(0), 1500
+    pairs = rng.choice([6, 7, 8], (count, 2))
+    atoms = AtomsOfStructures(pairs.ravel(), np.repeat(np.arange(count), 2))
+    rows = pairs.ravel() if node else np.arange(count)
+    oxygen = rows == 8 if node else (pairs == 8).any(axis=1)
+    truth = (np.where(oxygen, 2.0, 1.0) * rng.normal(size=len(rows)))[:, None]
+    head = HeadCalibrationData(
+        truth=truth,
+        mask=rng.random(len(rows)) < 0.9,
+        graph=atoms.structure if node else np.arange(count),
+        predictions={"a": np.zeros((len(rows), 1))},
+    )
+    data = CalibrationData(np.arange(count), np.full(count, "all"), {"x": head}, atoms)
+    again = from_arrays(to_arrays(data), {"x": {"a": 1.0}}, {"x": 1})
+    for each in (data, again):
+        fit = each.calibrate_head("x", {"a": 1.0}, 1.0)
+        factor = each.factor_of_rows("x", np.zeros_like(truth), fit)[:, 0]
+        assert factor[oxygen].mean() / factor[~oxygen].mean() == pytest.approx(2.0, rel=0.1)
+        half = fit.half_width(fit.sigma(np.zeros_like(truth), 0.0, factor[:, None]))
+        inside = np.abs(truth) <= half
+        assert inside[oxygen].mean() == pytest.approx(0.9, abs=0.03)
+        assert inside[~oxygen].mean() == pytest.approx(0.9, abs=0.03)
+    old = replace(data, atoms=None)  # of a file of an earlier version
+    assert old.calibrate_head("x", {"a": 1.0}, 1.0).factors is None
+
+
 def test_calibration_data_comes_back_as_it_went_in(content):
     data = content.calibration_data
     assert data is not None
@@ -164,6 +194,8 @@ def test_calibration_data_comes_back_as_it_went_in(content):
     again = from_arrays(arrays, weights, dict.fromkeys(weights, 1))
     np.testing.assert_array_equal(again.group, data.group)
     np.testing.assert_array_equal(again.kind, data.kind)
+    np.testing.assert_array_equal(again.atoms.numbers, data.atoms.numbers)
+    np.testing.assert_array_equal(again.atoms.structure, data.atoms.structure)
     for name, head in data.heads.items():
         for trial, values in head.predictions.items():
             np.testing.assert_array_equal(again.heads[name].predictions[trial], values)
@@ -191,6 +223,10 @@ def test_calibration_data_comes_back_as_it_went_in(content):
         (lambda a: a.pop("structures/kind/oxygen"), "one kind each"),
         (lambda a: a["charge/element"].fill(200), "elements that do not exist"),
         (lambda a: a.update({"charge/element": a["charge/element"][:3]}), "wrong shape"),
+        (lambda a: a["structures/atoms/numbers"].fill(200), "elements that do not exist"),
+        (lambda a: a["structures/atoms/structure"].fill(0), "list the atoms of each structure"),
+        (lambda a: a["structures/atoms/structure"][::-1].sort(), "list the atoms"),
+        (lambda a: a.pop("structures/atoms/structure"), "'structures/atoms/structure' is missing"),
     ],
 )
 def test_calibration_data_that_lies(content, change, sentence):

@@ -73,7 +73,7 @@ def inputs(structures: list[Atoms], cutoff: float) -> tuple[Tensor, ...]:
 
 
 def some_of(path: Path, *trials: str, precision: str | None = None) -> Ensemble:
-    """Keep some members of an ensemble, with weights 1, 2, ... of the energy."""
+    """Keep some members of an ensemble, with weights 1, 2, ... of the energy, and add factors."""
     whole = Ensemble.load(path, precision=precision)
     members = [member for member in whole.members if member.trial in trials]
     total = sum(range(1, len(members) + 1))
@@ -82,6 +82,14 @@ def some_of(path: Path, *trials: str, precision: str | None = None) -> Ensemble:
         for k, member in enumerate(members)
     ]
     values = whole.manifest.model_dump()
+    for name in ("charge", "energy"):
+        means = whole.predict(STRUCTURES["several"]).heads[name].mean
+        low, high = float(means.min()), float(means.max())
+        values["heads"][name]["calibration"]["factors"] = {
+            "elements": {"H": 1.3, "C": 0.8, "N": 0.9, "O": 1.6},
+            "values": (low - 0.1, 0.3 * low + 0.7 * high, high),
+            "at_values": (0.9, 1.4, 0.7),
+        }
     values["members"] = [
         entry | {"weights": dict(member.weights)}
         for entry in values["members"]

@@ -156,7 +156,8 @@ def predicted(errors: list[float], spread: float = 0.5, width: int = 1) -> HeadO
     rows = len(errors) // width
     truth = np.array(errors).reshape(rows, width)
     column = np.full((rows, 1), spread)
-    return HeadOnLabels(truth, 0 * truth, column, 0 * column, np.full(rows, "all"))
+    stratum, factor = np.full(rows, "all"), np.ones((rows, 1))
+    return HeadOnLabels(truth, 0 * truth, column, 0 * column, stratum, factor)
 
 
 def test_figures_by_hand():

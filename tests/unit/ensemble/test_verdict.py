@@ -292,7 +292,9 @@ def test_noise_is_called_noise_and_nothing_else_is_concluded():
     truth, mean = random.normal(size=(120, 1)), 0.1 * random.normal(size=(120, 1))
     sigma = np.ones((120, 1)) + 0.01 * random.random((120, 1))
     known = Calibration(a=1.0, b=0.0, quantiles={"0.9": 1.645}, spread99=1.0, rows=99, groups=99)
-    predicted = HeadOnLabels(truth, mean, sigma, 0.0 * sigma, np.full(120, "all"))
+    predicted = HeadOnLabels(
+        truth, mean, sigma, 0.0 * sigma, np.full(120, "all"), np.ones((120, 1))
+    )
     others = {
         "mean": np.zeros((120, 1)),
         "elements": 0.1 * random.normal(size=(120, 1)),
@@ -331,7 +333,7 @@ def test_evidence_is_computed_by_row_from_what_is_predicted():
     mean = np.array([[0.1], [0.2], [1.3], [1.4]])
     sigma = np.array([[0.1], [0.2], [0.3], [0.4]])
     known = Calibration(a=1.0, b=0.0, quantiles={"0.9": 1.1}, spread99=1.0, rows=9, groups=9)
-    predicted = HeadOnLabels(truth, mean, sigma, 0.0 * sigma, np.full(4, "all"))
+    predicted = HeadOnLabels(truth, mean, sigma, 0.0 * sigma, np.full(4, "all"), np.ones((4, 1)))
     others = {"mean": np.full((4, 1), 0.5), "single": truth + 0.5}
     facts = RowFacts(np.arange(4), {}, others)
     found = collect_evidence(HeadEvidence("e", "eV"), predicted, known, facts)
@@ -371,7 +373,7 @@ def test_a_trial_that_is_only_too_sure_is_no_worse_than_the_tempered_ensemble():
     assert temperatures == {"phase": pytest.approx(4.0, rel=0.1)}
 
     zeros = np.zeros((rows, 1))
-    predicted = HeadOnLabels(truth, known, zeros, zeros, np.full(rows, "all"))
+    predicted = HeadOnLabels(truth, known, zeros, zeros, np.full(rows, "all"), np.ones((rows, 1)))
     calibration = Calibration(
         a=1.0, b=0.0, quantiles={"0.9": 0.9}, spread99=1.0, rows=rows, groups=rows, temperature=1.0
     )
