@@ -368,7 +368,7 @@ def _predict_gain(
 
     In the mean square all nets err less by V. Few errors that are far larger than all others rule
     a mean square, so the quantiles are asked, too: from single nets to the mean of the C nets the
-    variance falls by S t^2, and from these to all nets by V.
+    variance falls by (1 - S) t^2, and from these to all nets by V.
 
     Args:
         known: labelled rows of the head.
@@ -438,7 +438,7 @@ def _carry_factors(
     before = np.log([fitted.sigma(spread, rows.noise) for spread in few]).mean(axis=0)
     logs = np.log(final.sigma(rows.spread, rows.noise)) - before
     moved = fitted.factors.moved(rows.values, rows.features.value)
-    return moved.less(rows.features, logs[:, 0], group_weights(rows.group)[0])
+    return moved.without(rows.features, logs[:, 0], group_weights(rows.group)[0])
 
 
 def _shrink(measured: np.ndarray, dof: float, weight: np.ndarray) -> tuple[SpreadPrior, np.ndarray]:

@@ -30,6 +30,9 @@ RIDGE = 20.0
 LARGEST = 3.0
 """Largest factor; the smallest is its inverse."""
 
+SMALLEST = 0.01
+"""Errors below this share of the mean count as it: those of a constant have no logarithm."""
+
 FOLDS = 5
 """Parts of the groups: the factors of each are fitted to the others, too."""
 
@@ -102,8 +105,10 @@ class ErrorFactors:
             logs[atomic_numbers[symbol]] = np.log(factor)
         return logs
 
-    def less(self, features: RowFeatures, logs: np.ndarray, weight: np.ndarray) -> "ErrorFactors":
-        """Return the factors less what another sigma than that of the fit tells by itself.
+    def without(
+        self, features: RowFeatures, logs: np.ndarray, weight: np.ndarray
+    ) -> "ErrorFactors":
+        """Return the factors without what another sigma than that of the fit tells by itself.
 
         Args:
             features: of some rows, which need no label.
@@ -234,7 +239,8 @@ def _fit_weights(
         weight: of each row, [R].
         knots: number of the last columns, which sum to 1 in each row.
     """
-    transposed = csr_array(design.T)
+    transposed, middle = csr_array(design.T), float(np.average(score, weights=weight))
+    score = np.maximum(score, max(SMALLEST * middle, 1e-12))
 
     def cost(p: np.ndarray) -> tuple[float, np.ndarray]:
         logs = design @ p[1:] + p[0]
@@ -244,7 +250,7 @@ def _fit_weights(
         return value, np.r_[slope.sum(), transposed @ slope + RIDGE * p[1:]]
 
     start = np.zeros(design.shape[1] + 1)
-    start[0] = np.log(max(float(np.average(score, weights=weight)), 1e-12))
+    start[0] = np.log(max(middle, 1e-12))
     weights: np.ndarray = minimize(cost, start, method="L-BFGS-B", jac=True).x[1:]
     weights[-knots:] -= np.average(design @ weights, weights=weight)
     return weights

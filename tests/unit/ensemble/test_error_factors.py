@@ -73,9 +73,9 @@ def test_what_another_sigma_tells_by_itself_is_taken_off():
     found, _ = fitted(error, features)
     _, unseen, width = draw(rng, 5000, slope=0.3)
     half = 0.5 * np.log(width) + 0.1 * rng.normal(size=5000) + 3.0  # it knows half of it
-    left = found.less(unseen, half, np.ones(5000)).of_rows(unseen)[:, 0]
+    left = found.without(unseen, half, np.ones(5000)).of_rows(unseen)[:, 0]
     assert np.std(np.log(left) - 0.5 * np.log(width)) < 0.04  # a constant apart
-    nothing = found.less(unseen, np.full(5000, 2.0), np.ones(5000))
+    nothing = found.without(unseen, np.full(5000, 2.0), np.ones(5000))
     np.testing.assert_allclose(nothing.of_rows(unseen), found.of_rows(unseen), rtol=1e-6)
 
 
@@ -116,6 +116,17 @@ def test_a_value_without_errors_is_not_promised_to_have_none():
     found, own = fitted(error, features)
     assert found.of_rows(features).min() == pytest.approx(1.0 / LARGEST)
     assert own.min() == pytest.approx(1.0 / LARGEST)
+
+
+def test_errors_of_nothing_have_factors_that_a_file_can_hold():
+    error, features, _ = draw(np.random.default_rng(8), 3000)
+    none, own = fitted(0.0 * error, features)
+    assert none.of_rows(features) == pytest.approx(1.0)
+    assert own == pytest.approx(1.0)
+    fluorine = features.elements[:, [9]].toarray()[:, 0] > 0
+    found, _ = fitted(np.where(fluorine[:, None], 0.0, error), features)
+    assert found.are_sound
+    assert found.elements["F"] < 0.1 < 0.3 < found.elements["H"]
 
 
 def test_intervals_hold_for_each_element_and_value():
