@@ -703,14 +703,14 @@ def calibrate(
     known, lows = np.repeat(variances, width, axis=0), np.array((least, 0.0))
     factors, b = fit_variance(known, squares, weight, floor, lows)
     scores = np.abs(residual) / np.sqrt(variances @ factors + b)[:, None]
-    by_row, scores = _score_again(scores, features, group)
+    by_row, scores = _divide_by_factors(scores, features, group)
     quantiles = conformal_quantiles(scores.ravel(), each)
     tables = conformal_tables(scores.ravel(), each, np.repeat(kinds, width))
     (a, c), spread99 = factors.tolist(), float(np.quantile(largest, 0.99))
     return Calibration(a, b, quantiles, spread99, residual.size, groups, c, tables, factors=by_row)
 
 
-def _score_again(
+def _divide_by_factors(
     scores: np.ndarray, features: RowFeatures | None, group: np.ndarray
 ) -> tuple[ErrorFactors | None, np.ndarray]:
     """Fit factors of sigma, and divide the scores by those that do not know them.

@@ -127,8 +127,8 @@ def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarr
 
 
 def is_informative(calibration: Calibration) -> bool:
-    """Check whether sigma differs between structures; with a = c = 0 it is constant."""
-    return calibration.a > 0.0 or calibration.c > 0.0
+    """Check whether sigma differs between structures: it is constant with a = c = 0, no factors."""
+    return calibration.a > 0.0 or calibration.c > 0.0 or calibration.factors is not None
 
 
 def score_head(head: HeadEntry, prediction: HeadPrediction, offsets: np.ndarray) -> np.ndarray:
