@@ -20,6 +20,7 @@ from hydragnn_hpo.ensemble.artefact import HeadEntry
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.calibrate import Calibration, compute_moments
 from hydragnn_hpo.ensemble.descriptors import standardize
+from hydragnn_hpo.ensemble.error_factors import ErrorFactors
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.pick import (
     DEVIATION,
@@ -95,8 +96,13 @@ def test_mean_distance_by_hand():
     assert mean_distance(np.zeros((1, 2))) == 0.0
 
 
-def head(level: str = "graph", a: float = 1.0, **more: Any) -> HeadEntry:
-    known = Calibration(a=a, b=0.01, quantiles={"0.9": 1.6}, spread99=1.0, rows=9, groups=9)
+FACTORS = ErrorFactors({"O": 2.0}, (0.0,), (1.0,))
+
+
+def head(
+    level: str = "graph", a: float = 1.0, factors: ErrorFactors | None = None, **more: Any
+) -> HeadEntry:
+    known = Calibration(a, 0.01, {"0.9": 1.6}, spread99=1.0, rows=9, groups=9, factors=factors)
     values = {"level": level, "shape": "scalar", "unit": "eV", "mean": 0.0, "std": 2.0}
     return HeadEntry(**{**values, **more}, calibration=known)
 
@@ -113,9 +119,16 @@ def said(std: list[float], epistemic: list[float] | None = None) -> HeadPredicti
         (head(), [1.0, 4.0, 3.0], None, [0.5, 2.0, 1.5]),
         (head("node"), [1.0, 6.0, 4.0], None, [3.0, 2.0]),
         (head(a=0.0), [1.0, 1.0], [0.2, 0.4], [0.1, 0.2]),
+        (head(a=0.0, factors=FACTORS), [1.0, 4.0], [0.2, 0.4], [0.5, 2.0]),
         (head(std=0.0), [3.0], None, [3.0]),
     ],
-    ids=["of a graph", "of the worst atom", "raw, where sigma is constant", "never changed"],
+    ids=[
+        "of a graph",
+        "of the worst atom",
+        "raw, where sigma is constant",
+        "with factors it is not",
+        "never changed",
+    ],
 )
 def test_the_score_is_the_spread_in_units_of_the_target(entry, std, epistemic, score):
     assert score_head(entry, said(std, epistemic), np.array([0, 2, 3])).tolist() == score
