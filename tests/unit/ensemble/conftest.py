@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_attribute_stats, fit_target_stats
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.ensemble.artefact import Manifest, read_artefact
+from hydragnn_hpo.ensemble.artefact_writer import write_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.engine import Member, member_batches, pieces
 from hydragnn_hpo.model.gnn import MultiHeadGNN
@@ -176,6 +179,22 @@ def built_zip(tmp_path_factory, finished, scratch):
     with scratch():
         build_ensemble(run)
     return run / "ensemble.zip"
+
+
+@pytest.fixture(scope="session")
+def factored_zip(built_zip, tmp_path_factory):
+    """The same ensemble with factors of sigma, for which its structures are too few."""
+    content, path = read_artefact(built_zip), tmp_path_factory.mktemp("factored") / "ensemble.zip"
+    values = content.manifest.model_dump()
+    for head in values["heads"].values():
+        low, high = head["mean"] - head["std"], head["mean"] + head["std"]
+        head["calibration"]["factors"] = {
+            "elements": {"H": 1.3, "C": 0.8, "N": 0.9, "O": 1.6},
+            "values": (low, 0.3 * low + 0.7 * high, high),
+            "at_values": (0.9, 1.4, 0.7),
+        }
+    write_artefact(path, replace(content, manifest=Manifest.model_validate(values)))
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -257,7 +257,9 @@ def test_forces_are_calibrated_where_a_head_of_forces_was(built_zip):
     ensemble = Ensemble.load(built_zip, precision="fp64")
     values = ensemble.manifest.model_dump()
     values["heads"]["energy"] |= {"energy": "total", "unit": "eV"}
-    calibration = values["heads"]["charge"]["calibration"] | {"a": 4.0, "b": 0.09, "c": 0.0}
+    factors = {"elements": {"H": 1.2}, "values": (0.0, 1.0), "at_values": (1.0, 2.0)}
+    numbers = {"a": 4.0, "b": 0.09, "c": 0.0, "factors": factors}
+    calibration = values["heads"]["charge"]["calibration"] | numbers
     values["heads"]["forces"] = values["heads"]["charge"] | {
         "shape": "vector",
         "unit": "eV/angstrom",
@@ -272,7 +274,11 @@ def test_forces_are_calibrated_where_a_head_of_forces_was(built_zip):
     atoms.get_forces()
     found = atoms.calc.results
     raw = found["forces_std_epistemic"]
-    np.testing.assert_allclose(found["forces_std"] ** 2, 4.0 * raw**2 + 0.09, rtol=1e-12)
+    strength = np.linalg.norm(found["forces"], axis=1).clip(0.0, 1.0)
+    factor = np.where(atoms.numbers == 1, 1.2, 1.0) * 2.0**strength
+    assert np.ptp(factor) > 0.1
+    sigma2 = factor[:, None] ** 2 * (4.0 * raw**2 + 0.09)
+    np.testing.assert_allclose(found["forces_std"] ** 2, sigma2, rtol=1e-12)
     assert found["forces_max_std"] == pytest.approx(np.linalg.norm(raw, axis=1).max())
 
 

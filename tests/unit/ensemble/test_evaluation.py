@@ -192,7 +192,7 @@ def test_a_file_with_a_card_gives_the_same_in_other_units(built_zip, store, tmp_
     assert "warning: labels of 'energy'" in errors
 
 
-def test_figures_are_those_of_predict_with_a_slow_loop(built_zip, store, tmp_path):
+def test_figures_are_those_of_predict_with_a_slow_loop(factored_zip, store, tmp_path):
     several = structures(store, store.indices_of("test"))
     del several[0].info["e_ref"]
     several[1].arrays["charge"][0] = np.nan
@@ -200,11 +200,11 @@ def test_figures_are_those_of_predict_with_a_slow_loop(built_zip, store, tmp_pat
     bad.positions[1] = bad.positions[0]
     write(tmp_path / "new.extxyz", [*several, bad])
     found, said_of_bad = evaluated(
-        tmp_path / "new.extxyz", "--ensemble", built_zip,
+        tmp_path / "new.extxyz", "--ensemble", factored_zip,
         "--target", "energy=e_ref", "--target", "charge=charge:e",
     )  # fmt: skip
-    ensemble = Ensemble.load(built_zip)
-    errors, inside, charges = [], 0, 0
+    ensemble = Ensemble.load(factored_zip)
+    errors, inside, charges, widths = [], 0, 0, []
     for number, atoms in enumerate(several):
         said = ensemble.predict(atoms).heads
         charges += len(atoms) - (1 if number == 1 else 0)
@@ -212,6 +212,7 @@ def test_figures_are_those_of_predict_with_a_slow_loop(built_zip, store, tmp_pat
             errors.append(abs(said["energy"].mean[0, 0] - atoms.info["e_ref"]))
             low, high = said["energy"].lo90[0, 0], said["energy"].hi90[0, 0]
             inside += low <= atoms.info["e_ref"] <= high
+            widths.append(high - low)
     assert found["structures"] == len(several)
     assert len(found["errors"]) == 1
     assert f"new.extxyz@{len(several)}" in said_of_bad
@@ -219,6 +220,7 @@ def test_figures_are_those_of_predict_with_a_slow_loop(built_zip, store, tmp_pat
     assert found["heads"]["charge"]["rows"] == charges
     assert found["heads"]["energy"]["mae"] == pytest.approx(np.mean(errors), rel=1e-5)
     assert found["heads"]["energy"]["coverage90"] == pytest.approx(inside / len(errors))
+    assert found["heads"]["energy"]["width90"] == pytest.approx(np.mean(widths), rel=1e-5)
 
 
 def test_what_cannot_be_evaluated_is_one_sentence(built_zip, store, tmp_path):

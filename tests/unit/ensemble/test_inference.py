@@ -137,10 +137,22 @@ def test_loading_leaves_torchs_generator_alone(built_zip):
     assert torch.equal(torch.rand(4), expected)
 
 
+def factor_by_hand(factors, symbols, value):
+    """Factor of a row: of each of its elements once, then of the value, between 1/3 and 3."""
+    log = sum(np.log(factors.elements.get(symbol, 1.0)) for symbol in set(symbols))
+    (x0, x1, x2), (y0, y1, y2) = factors.values, np.log(factors.at_values)
+    value = min(max(value, x0), x2)
+    if value <= x1:
+        log += y0 + (y1 - y0) * (value - x0) / (x1 - x0)
+    else:
+        log += y1 + (y2 - y1) * (value - x1) / (x2 - x1)
+    return min(max(np.exp(log), 1 / 3), 3.0)
+
+
 def test_the_mean_is_that_of_the_members_and_its_intervals_are_the_calibrated_ones(
-    built, predict_alone
+    built, factored_zip, predict_alone
 ):
-    ensemble, columns = built
+    ensemble, columns = Ensemble.load(factored_zip, precision="fp64"), built[1]
     indices = np.arange(9)
     assert len({member.cutoff for member in ensemble.members}) > 1
     found = ensemble.predict(columns, indices, edges_per_batch=60, levels=(50, 95), members=True)
@@ -151,10 +163,18 @@ def test_the_mean_is_that_of_the_members_and_its_intervals_are_the_calibrated_on
         weights = [member.weights[name] for member in ensemble.members]
         mean = np.average([one[name] for one in alone], axis=0, weights=weights)
         np.testing.assert_allclose(head.mean, mean, atol=1e-11)
-        sigma = np.sqrt(known.a * head.std_epistemic**2 + known.b)
-        np.testing.assert_allclose(head.std, sigma, atol=1e-14)
-        assert set(head.bounds) == {50, 95}
         some, node = columns.take(indices), name == "charge"
+        atoms = [chemical_symbols[z] for z in some.numbers]
+        ends = some.node_offset
+        rows = atoms if node else [atoms[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        factor = [
+            factor_by_hand(known.factors, [symbols] if node else symbols, value)
+            for symbols, value in zip(rows, head.mean[:, 0], strict=True)
+        ]
+        sigma = np.array(factor)[:, None] * np.sqrt(known.a * head.std_epistemic**2 + known.b)
+        np.testing.assert_allclose(head.std, sigma, atol=1e-13)
+        assert np.ptp(factor) > 0.3
+        assert set(head.bounds) == {50, 95}
         kinds = ensemble.manifest.strata.names(some)
         strata = [chemical_symbols[z] for z in some.numbers] if node else kinds
         for level, (low, high) in (head.bounds | {90: (head.lo90, head.hi90)}).items():

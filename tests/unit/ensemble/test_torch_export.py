@@ -73,7 +73,7 @@ def inputs(structures: list[Atoms], cutoff: float) -> tuple[Tensor, ...]:
 
 
 def some_of(path: Path, *trials: str, precision: str | None = None) -> Ensemble:
-    """Keep some members of an ensemble, with weights 1, 2, ... of the energy, and add factors."""
+    """Keep some members of an ensemble, with weights 1, 2, ... of the energy."""
     whole = Ensemble.load(path, precision=precision)
     members = [member for member in whole.members if member.trial in trials]
     total = sum(range(1, len(members) + 1))
@@ -82,14 +82,6 @@ def some_of(path: Path, *trials: str, precision: str | None = None) -> Ensemble:
         for k, member in enumerate(members)
     ]
     values = whole.manifest.model_dump()
-    for name in ("charge", "energy"):
-        means = whole.predict(STRUCTURES["several"]).heads[name].mean
-        low, high = float(means.min()), float(means.max())
-        values["heads"][name]["calibration"]["factors"] = {
-            "elements": {"H": 1.3, "C": 0.8, "N": 0.9, "O": 1.6},
-            "values": (low - 0.1, 0.3 * low + 0.7 * high, high),
-            "at_values": (0.9, 1.4, 0.7),
-        }
     values["members"] = [
         entry | {"weights": dict(member.weights)}
         for entry in values["members"]
@@ -125,14 +117,14 @@ def assert_same_slopes(said: dict[str, Tensor], ensemble: Ensemble, atoms: Atoms
 
 @pytest.mark.parametrize("target", ["energy", "charge"])
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_one_edge_list_and_a_ghost_serve_all_members(built_zip, target, name):
-    ensemble = some_of(built_zip, "t0001", "t0002", "t0003", "t0004", precision="fp64")
+def test_one_edge_list_and_a_ghost_serve_all_members(factored_zip, target, name):
+    ensemble = some_of(factored_zip, "t0001", "t0002", "t0003", "t0004", precision="fp64")
     program = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target])
     assert_same(program(*inputs(STRUCTURES[name], ensemble.cutoff)), ensemble, target, name)
 
 
-def test_the_mean_of_a_program_ends_at_the_bounds(built_zip):
-    ensemble = some_of(built_zip, "t0001", "t0002")
+def test_the_mean_of_a_program_ends_at_the_bounds(factored_zip):
+    ensemble = some_of(factored_zip, "t0001", "t0002")
     name, head = next(iter(STRUCTURES)), ensemble.manifest.heads["charge"]
     free = EnsembleProgram(ensemble.members, "charge", head)
     given = inputs(STRUCTURES[name], ensemble.cutoff)
@@ -176,11 +168,11 @@ def alone(path: Path, cutoff: float, tmp_path: Path) -> dict[str, dict[str, Tens
 
 @pytest.mark.slow
 @pytest.mark.parametrize("aot", [False, True], ids=["exported", "compiled"])
-def test_a_program_needs_nothing_of_ours(built_zip, tmp_path, aot):
+def test_a_program_needs_nothing_of_ours(factored_zip, tmp_path, aot):
     if aot:
-        target, ensemble = "charge", member_with(Ensemble.load(built_zip), "gin", layers=1)
+        target, ensemble = "charge", member_with(Ensemble.load(factored_zip), "gin", layers=1)
     else:
-        target, ensemble = "energy", some_of(built_zip, "t0001", "t0003", precision="fp64")
+        target, ensemble = "energy", some_of(factored_zip, "t0001", "t0003", precision="fp64")
     page = export_program(ensemble, target, tmp_path / "program.pt2", aot=aot)
     assert page == json.loads((tmp_path / "program.json").read_text())
     content = (tmp_path / "program.pt2").read_bytes()
@@ -232,8 +224,8 @@ def member_with(
 
 
 @pytest.mark.parametrize("conv", CONVS)
-def test_every_conv_ignores_the_ghost_or_is_refused(built_zip, conv):
-    ensemble = member_with(Ensemble.load(built_zip), conv)
+def test_every_conv_ignores_the_ghost_or_is_refused(factored_zip, conv):
+    ensemble = member_with(Ensemble.load(factored_zip), conv)
     if conv in REFUSED:
         with pytest.raises(ConfigError, match=REFUSED[conv]):
             check_exportable(ensemble, "charge")
@@ -246,8 +238,8 @@ def test_every_conv_ignores_the_ghost_or_is_refused(built_zip, conv):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("conv", ["schnet", "painn", "gat"])  # of all others: physics/test_convs.py
-def test_a_conv_that_is_not_refused_is_traced(built_zip, conv):
-    ensemble = member_with(Ensemble.load(built_zip), conv, layers=1)
+def test_a_conv_that_is_not_refused_is_traced(factored_zip, conv):
+    ensemble = member_with(Ensemble.load(factored_zip), conv, layers=1)
     module = trace_program(ensemble, "charge").module()
     for name in ("several", "atom"):
         said = module(*inputs(STRUCTURES[name], ensemble.cutoff))
@@ -265,15 +257,15 @@ def test_a_conv_that_is_not_refused_is_traced(built_zip, conv):
         ({"pool": "attention"}, "pool 'attention'"),
     ],
 )
-def test_what_depends_on_values_is_refused(built_zip, told, reason):
-    ensemble = member_with(Ensemble.load(built_zip), "gin", **told)
+def test_what_depends_on_values_is_refused(factored_zip, told, reason):
+    ensemble = member_with(Ensemble.load(factored_zip), "gin", **told)
     with pytest.raises(ConfigError, match=f"member t0001 cannot be exported: .*{reason}"):
         check_exportable(ensemble, "energy")
 
 
-def test_attributes_are_inputs(built_zip):
+def test_attributes_are_inputs(factored_zip):
     ensemble = member_with(
-        Ensemble.load(built_zip), "schnet", attributes=["charge"], conditioning="film"
+        Ensemble.load(factored_zip), "schnet", attributes=["charge"], conditioning="film"
     )
     program = EnsembleProgram(ensemble.members, "energy", ensemble.manifest.heads["energy"])
     structures = [molecule("CH3OH"), molecule("H2O")]
@@ -311,16 +303,16 @@ class Guesser(torch.nn.Module):
         return (scalars if float(scalars.sum()) > 0 else -scalars), state
 
 
-def test_a_conv_that_looks_at_values_is_one_sentence(built_zip):
-    ensemble = member_with(Ensemble.load(built_zip), "gin")
+def test_a_conv_that_looks_at_values_is_one_sentence(factored_zip):
+    ensemble = member_with(Ensemble.load(factored_zip), "gin")
     ensemble.members[0].model.trunk.convs[0] = Guesser()
     with pytest.raises(ConfigError, match="'charge' cannot be traced .*depends on values"):
         trace_program(ensemble, "charge")
 
 
-def test_wrong_names_are_one_sentence(built_zip, tmp_path):
+def test_wrong_names_are_one_sentence(factored_zip, tmp_path):
     run = CliRunner()
-    arguments = ["ensemble", "export", str(built_zip), "--out", str(tmp_path / "x.pt2")]
+    arguments = ["ensemble", "export", str(factored_zip), "--out", str(tmp_path / "x.pt2")]
     done = run.invoke(app, [*arguments, "--target", "enrgy"])
     assert isinstance(done.exception, ConfigError)
     assert "unknown target 'enrgy'. Did you mean 'energy'?" in str(done.exception)
