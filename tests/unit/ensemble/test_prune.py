@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hydragnn_hpo.ensemble import error_factors
 from hydragnn_hpo.ensemble.artefact import Manifest, read_artefact
 from hydragnn_hpo.ensemble.artefact_writer import render_model_card, write_artefact
 from hydragnn_hpo.ensemble.calibrate import calibrate
@@ -46,7 +47,8 @@ def test_the_calibration_data_repeats_the_calibration_of_the_build(content):
         assert (again.rows, again.groups) == (head.calibration.rows, head.calibration.groups)
 
 
-def test_two_members_are_calibrated_on_what_these_two_said(content):
+def test_two_members_are_calibrated_on_what_these_two_said(content, monkeypatch):
+    monkeypatch.setattr(error_factors, "_FEW", 2)  # there are few structures
     names = [member.trial for member in content.manifest.members]
     stay = names[2:4]
     pruned, changes = prune_members(content, stay, where="here")
@@ -75,12 +77,15 @@ def test_two_members_are_calibrated_on_what_these_two_said(content):
             group=content.calibration_data.group[seen.graph][seen.mask],
             largest=np.array(largest),
             scale=head.std,
+            features=content.calibration_data._features(name, mean),
         )
         assert (head.calibration.a, head.calibration.b) == pytest.approx((wanted.a, wanted.b))
         assert head.calibration.quantiles == pytest.approx(wanted.quantiles)
         error = np.abs(mean - seen.truth)[seen.mask]
         assert changes[name].mae_after == pytest.approx(error.mean())
-        half = head.calibration.half_width(head.calibration.sigma(spread))[seen.mask]
+        factor = content.calibration_data.factor_of_rows(name, mean, head.calibration)
+        assert np.ptp(factor) > 0.01
+        half = head.calibration.half_width(head.calibration.sigma(spread, 0.0, factor))[seen.mask]
         assert changes[name].width90_after == pytest.approx(2.0 * half.mean())
         inside = error <= half
         assert inside.mean() >= 0.9
