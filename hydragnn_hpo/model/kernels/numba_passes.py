@@ -22,6 +22,7 @@ from typing import Any
 
 import numba
 import torch
+from numba.core.caching import UserProvidedCacheLocator
 from numba.core.codegen import get_host_cpu_features
 from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
@@ -73,6 +74,23 @@ cpu_target.options.noalias = TargetOptions.Mapping("noalias")  # type: ignore[no
 else. Otherwise a loop over features checks all pairs of rows for it, at each edge."""
 
 
+class LoopLocator(UserProvidedCacheLocator):
+    """Caches loops in one folder, wherever their sources lie and whenever they were written.
+
+    Numba would keep a folder for each place, and compile again where the time of a file has
+    changed. The name of the folder holds what sources contain, so that environments share it.
+    """
+
+    def get_cache_path(self) -> str:
+        """Return the folder itself."""
+        settings: Any = numba.config
+        return str(settings.CACHE_DIR)
+
+    def get_source_stamp(self) -> str:
+        """Return what never changes."""
+        return ""
+
+
 @functools.cache
 def compile_loop(name: str, dtype: str) -> Callable[..., None]:
     """Return a loop as machine code for one dtype, from the user's cache where it is there.
@@ -96,7 +114,9 @@ def _compile(name: str, dtype: str, folder: Path | None) -> Callable[..., None]:
     given = [_argument_type(word, getattr(numba.types, dtype)) for word in words.split()]
     freedoms: Any = False if name in EXACT else _FASTMATH
     settings: Any = numba.config
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder or "")
+    before = settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES
+    settings.CACHE_DIR = str(folder or "")
+    settings.CACHE_LOCATOR_CLASSES = f"{__name__}.{LoopLocator.__name__}"
     try:  # numba notes the folder of a function when it is decorated
         compiled: Callable[..., None] = numba.njit(  # type: ignore[call-overload]
             numba.void(*given),
@@ -107,7 +127,7 @@ def _compile(name: str, dtype: str, folder: Path | None) -> Callable[..., None]:
             noalias=True,
         )(loop)
     finally:
-        settings.CACHE_DIR = before
+        settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before
     return compiled
 
 
@@ -156,7 +176,7 @@ def load_cached_loops() -> None:
             return
         for name, (loop, _) in LOOPS.items():
             file = loop.__module__.rpartition(".")[2]
-            if any(folder.glob(f"*/{file}.{loop.__name__}-*.nbi")):
+            if any(folder.glob(f"{file}.{loop.__name__}-*.nbi")):
                 compile_loop(name, dtype)
 
 

@@ -1,6 +1,7 @@
 """Compiled loops give what torch's operations give, repeat bit by bit, and stay out of the way."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from kernel_cases import (
 )
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import hydragnn_hpo
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels import edge_loops, gate_loops, numba_passes, passes
@@ -346,7 +348,7 @@ def test_two_processes_share_a_cache_that_only_the_user_can_write_to(tmp_path):
     assert [(code, said[1]) for said, code in ends] == [(0, ""), (0, "")]
     (folder,) = (tmp_path / "hydragnn-hpo" / "kernels").iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    (index,) = folder.glob("*/*.nbi")
+    (index,) = folder.glob("*.nbi")
     written = index.stat().st_mtime_ns
     third = start(tmp_path)
     assert third.communicate(timeout=300)[1] == ""
@@ -389,7 +391,7 @@ def test_loops_use_wide_vectors_where_these_do_not_slow_the_processor_down(chose
 
 def test_a_torn_cache_is_compiled_around(tmp_path):
     assert start(tmp_path).communicate(timeout=300)[1] == ""
-    for torn in (tmp_path / "hydragnn-hpo" / "kernels").glob("*/*/*"):
+    for torn in (tmp_path / "hydragnn-hpo" / "kernels").glob("*/*"):
         torn.write_bytes(torn.read_bytes()[:50])
     loud = "import logging\nlogging.basicConfig(level=logging.INFO)\n"
     again = start(tmp_path, loud + ONE_SUM)
@@ -421,3 +423,22 @@ def test_a_fork_server_loads_what_is_cached_and_compiles_nothing(tmp_path):
     assert empty == ("0\n", "")
     assert start(tmp_path).communicate(timeout=300)[1] == ""
     assert start(tmp_path, PRELOADED).communicate(timeout=300) == ("1\n", "")
+
+
+@pytest.mark.slow
+def test_an_installation_at_another_place_uses_what_the_first_one_compiled(tmp_path, monkeypatch):
+    """Its fork server took what others had compiled for its own, and compiled all of it at once."""
+    assert start(tmp_path).communicate(timeout=300)[1] == ""
+    (index,) = tmp_path.glob("hydragnn-hpo/kernels/*/*.nbi")
+    written = index.stat().st_mtime_ns
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(Path(hydragnn_hpo.__file__).parent, elsewhere / "hydragnn_hpo")
+    for source in elsewhere.rglob("*loops.py"):
+        os.utime(source, (1e9, 1e9))
+    monkeypatch.setenv("PYTHONPATH", str(elsewhere))
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # not from the folder that tests run in
+    place = f"assert hydragnn_hpo.__file__.startswith({str(elsewhere)!r})"
+    code = f"import hydragnn_hpo\n{place}\n{PRELOADED}"
+    assert start(tmp_path, code).communicate(timeout=300) == ("1\n", "")
+    assert start(tmp_path, f"{code}\n{ONE_SUM}").communicate(timeout=300) == ("1\n", "")
+    assert index.stat().st_mtime_ns == written, "it was compiled once more"
