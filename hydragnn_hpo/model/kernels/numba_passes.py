@@ -81,10 +81,16 @@ class LoopLocator(UserProvidedCacheLocator):
     changed. The name of the folder holds what sources contain, so that environments share it.
     """
 
-    def get_cache_path(self) -> str:
-        """Return the folder itself."""
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        """Note the folder of now.
+
+        Args:
+            py_func: the loop.
+            py_file: its source.
+        """
+        super().__init__(py_func, py_file)  # type: ignore[no-untyped-call]
         settings: Any = numba.config
-        return str(settings.CACHE_DIR)
+        self._cache_path = str(settings.CACHE_DIR)
 
     def get_source_stamp(self) -> str:
         """Return what never changes."""
@@ -114,7 +120,7 @@ def _compile(name: str, dtype: str, folder: Path | None) -> Callable[..., None]:
     given = [_argument_type(word, getattr(numba.types, dtype)) for word in words.split()]
     freedoms: Any = False if name in EXACT else _FASTMATH
     settings: Any = numba.config
-    before = settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES
+    before = settings.CACHE_DIR, getattr(settings, "CACHE_LOCATOR_CLASSES", "")
     settings.CACHE_DIR = str(folder or "")
     settings.CACHE_LOCATOR_CLASSES = f"{__name__}.{LoopLocator.__name__}"
     try:  # numba notes the folder of a function when it is decorated
