@@ -3,7 +3,7 @@
 import torch
 
 from hydragnn_hpo.model.edges import Edges, envelope
-from hydragnn_hpo.model.scatter import build_links, build_paired_links
+from hydragnn_hpo.model.scatter import build_links
 
 BONDS = torch.tensor([[0, 1], [2, 0], [0, 3], [2, 2], [0, 1]])
 """Sender and receiver of five nodes: an image of node 2 itself, 0 and 1 joined twice, node 4
@@ -14,7 +14,7 @@ def links_between(paired):
     """Links of five nodes: ``BONDS`` laid out in pairs, or in an order without pairs."""
     sender, receiver = torch.cat((BONDS, BONDS.flip(1))).unbind(1)
     if paired:
-        return build_paired_links(sender, receiver, torch.argsort(receiver, stable=True), 5)
+        return build_links(sender, receiver, 5)
     return build_links(sender.flip(0), receiver.flip(0), 5)
 
 
@@ -35,11 +35,7 @@ def four_atoms(paired, cutoff):
     first, second = torch.triu_indices(4, 4, 1)
     sender, receiver = torch.cat((first, second)), torch.cat((second, first))
     vectors = positions[receiver] - positions[sender]
-    if paired:
-        order = torch.argsort(receiver, stable=True)
-        links, rows = build_paired_links(sender, receiver, order, 4), len(first)
-    else:
-        links, rows = build_links(sender, receiver, 4), len(sender)
+    links, rows = build_links(sender, receiver, 4), len(first) if paired else len(sender)
     lengths = vectors[:rows].norm(dim=1)
     basis = torch.stack((lengths.sin(), lengths.cos(), 1 / lengths), dim=1)
     weight = envelope(lengths, cutoff)[:, None]
@@ -53,10 +49,6 @@ def random_edges(paired):
     first[0] = second[0]
     first[2], second[2] = first[1], second[1]
     sender, receiver = torch.cat((first, second)), torch.cat((second, first))
-    if paired:
-        order = torch.argsort(receiver, stable=True)
-        links, count = build_paired_links(sender, receiver, order, 6), len(first)
-    else:
-        links, count = build_links(sender, receiver, 6), len(sender)
+    links, count = build_links(sender, receiver, 6), len(first) if paired else len(sender)
     lengths, basis, fade = (torch.rand(count, width).double() for width in (1, 4, 1))
     return Edges(links, torch.zeros(len(sender), 3).double(), lengths[:, 0], basis, fade)

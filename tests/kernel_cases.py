@@ -38,8 +38,7 @@ def random_links(seed, paired, nodes=NODES):
     lone = nodes if paired == "some" else 0
     rest = len(first) - lone
     sender, receiver = torch.cat((first, second[:rest])), torch.cat((second, first[:rest]))
-    order = torch.argsort(receiver, stable=True)
-    return scatter.build_paired_links(sender, receiver, order, nodes, lone), len(first)
+    return scatter.build_links(sender, receiver, nodes), len(first)
 
 
 def links_of(form, seed, paired, nodes=NODES):

@@ -34,6 +34,7 @@ GROUND = {
         "lazy_exports",
         "optional_packages",
         "data_frames",
+        "compiled_loops",
         "__init__",
     ),
 }

@@ -6,12 +6,13 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.data.batch import Batch, Prefetcher, make_batch
-    from hydragnn_hpo.data.batch_layout import arrange_in_pairs, cut_filler, pad_batch
+    from hydragnn_hpo.data.batch_layout import cut_filler, pad_batch
     from hydragnn_hpo.data.batch_sampler import BatchSampler, balance_load, predict_graph_costs
     from hydragnn_hpo.data.build_plan import Piece, find_file, find_files, make_source, work_path
     from hydragnn_hpo.data.columns import Columns, Graph, GraphSet, Names, columns_of, offsets
     from hydragnn_hpo.data.composition import Compositions
     from hydragnn_hpo.data.convert_pieces import read_piece
+    from hydragnn_hpo.data.edge_pairs import load_cached_layout
     from hydragnn_hpo.data.file_inspection import DataFile, Inspection, inspect_files
     from hydragnn_hpo.data.folds import NONE, deal_folds, leave_fold_out
     from hydragnn_hpo.data.graph_sizes import size_stats
@@ -62,7 +63,6 @@ __all__ = [
     "Rules",
     "UNKNOWN",
     "UnresolvedTwins",
-    "arrange_in_pairs",
     "attributes_of",
     "balance_load",
     "build_store",
@@ -84,6 +84,7 @@ __all__ = [
     "graph_of",
     "inspect_files",
     "leave_fold_out",
+    "load_cached_layout",
     "make_batch",
     "make_identifier",
     "make_source",

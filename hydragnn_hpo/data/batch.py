@@ -15,11 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from hydragnn_hpo.data.columns import Columns, GraphSet, Runs, translations
-
-IntArray = NDArray[np.int64]
-
-PAIR_TOLERANCE = 1e-3
-"""Largest sum, per component, of the shifts of an edge and its reverse, in angstrom."""
+from hydragnn_hpo.data.edge_pairs import pair_edges
 
 SHELL_TOLERANCE = 1e-3
 """Thickness of a shell in angstrom: neighbours that are farther away than the last one within a cap
@@ -56,158 +52,6 @@ def cap_neighbors(
     reach[crowded] = ordered[first[crowded] + cap - 1] - crowded * stride + SHELL_TOLERANCE
     kept: NDArray[np.bool_] = lengths <= np.maximum(reach[sender], reach[receiver])
     return kept
-
-
-class EdgePairs(NamedTuple):
-    """Layout of edges that puts an edge and its reverse P rows apart."""
-
-    layout: IntArray
-    """Edges in the order of the layout, [E]: row p + P is the reverse of row p. The last of the
-    first P edges have no reverse."""
-    order: IntArray
-    """Position in the layout of each edge, in the given order, [E]: the inverse of ``layout``."""
-    num_lone: int
-    """Number of edges without a reverse; P is half of the sum of this and E."""
-
-
-def pair_edges(
-    edge_index: IntArray, shift: NDArray[np.floating], num_nodes: int
-) -> EdgePairs | None:
-    """Pair every edge with its reverse, in time linear in the number of edges if each has one.
-
-    Args:
-        edge_index: sender and receiver, sorted by receiver, sender and integer shift, [2, E].
-        shift: shifts of the receivers in angstrom, [E, 3].
-        num_nodes: number of nodes, N.
-
-    Returns:
-        The layout; None where edges are not sorted by receiver, as is possible in graphs that this
-        package has not built.
-    """
-    sender, receiver = edge_index
-    if (receiver[1:] < receiver[:-1]).any():
-        return None
-    first, second = _pair_by_position(edge_index, num_nodes)
-    rest = np.abs(shift.take(first, axis=0) + shift.take(second, axis=0))
-    # The largest of all numbers takes a fiftieth of the time of the largest of each row of three.
-    if not rest.max(initial=0.0) < PAIR_TOLERANCE:
-        sums = rest.max(axis=1, initial=0.0) < PAIR_TOLERANCE
-        first, second = first[sums], second[sums]
-    lone = np.zeros(0, dtype=np.int64)
-    if 2 * len(first) < len(sender):
-        left = np.ones(len(sender), dtype=np.bool_)
-        left[first] = left[second] = False
-        rows = np.flatnonzero(left)
-        more, reverse = _pair_by_shift(edge_index[:, rows], shift[rows])
-        left[rows[more]] = left[rows[reverse]] = False
-        lone = np.flatnonzero(left)
-        first = np.concatenate((first, rows[more]))
-        second = np.concatenate((second, rows[reverse]))
-    layout = np.concatenate((first, lone, second))
-    order = np.empty_like(layout)
-    order[layout] = np.arange(len(layout))
-    return EdgePairs(layout, order, len(lone))
-
-
-def _pair_by_position(edge_index: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
-    """Pair the edges between two nodes with those back, where there are as many.
-
-    Images of one pair are sorted by shift; their reverses have negative shifts, in reverse order.
-
-    Args:
-        edge_index: sender and receiver, sorted by receiver, sender and integer shift, [2, E].
-        num_nodes: number of nodes, N.
-
-    Returns:
-        Edges, and as many others that are their reverses if the shifts fit.
-    """
-    sender, receiver = edge_index
-    ahead = np.flatnonzero(receiver > sender)
-    loops = np.flatnonzero(receiver == sender)
-    reverse = _sort_by_sender(sender, np.flatnonzero(receiver < sender), num_nodes)
-    keys = receiver[ahead] * num_nodes + sender[ahead]
-    back = sender[reverse] * num_nodes + receiver[reverse]
-    if not np.array_equal(keys, back):
-        ahead, reverse = ahead[_as_many(keys, back)], reverse[_as_many(back, keys)]
-        keys = receiver[ahead] * num_nodes + sender[ahead]
-    reverse = reverse[_reverse_equal_runs(keys)]
-    mirror = _reverse_equal_runs(sender[loops])
-    half = mirror > np.arange(len(loops))
-    first = np.concatenate((ahead, loops[half]))
-    return first, np.concatenate((reverse, loops[mirror[half]]))
-
-
-def _as_many(keys: IntArray, others: IntArray) -> NDArray[np.bool_]:
-    """Check which keys are as often among others as among themselves; both are sorted."""
-    if len(others) and all((each[1:] > each[:-1]).all() for each in (keys, others)):
-        known = others.take(np.searchsorted(others, keys), mode="clip")  # no key comes twice
-        same: NDArray[np.bool_] = known == keys
-    else:
-        counts = [
-            np.searchsorted(each, keys, side="right") - np.searchsorted(each, keys)
-            for each in (keys, others)
-        ]
-        same = counts[0] == counts[1]
-    return same
-
-
-def _pair_by_shift(edge_index: IntArray, shift: NDArray[np.floating]) -> tuple[IntArray, IntArray]:
-    """Pair edges with their reverses by their shifts, rounded to the tolerance.
-
-    Args:
-        edge_index: sender and receiver, in any order, [2, E].
-        shift: shifts of the receivers in angstrom, [E, 3].
-
-    Returns:
-        Edges, and their reverses.
-    """
-    sender, receiver = edge_index
-    steps = np.rint(shift / PAIR_TOLERANCE).astype(np.int64)
-    # Edges that come back are turned round: those to a lower node, or of a node to its own image
-    # in a negative direction, which the first step other than 0 decides.
-    x, y, z = steps.T
-    way = np.where(x, x, np.where(y, y, z))
-    back = np.where(receiver == sender, way < 0, receiver < sender)
-    steps[back] *= -1
-    lower, upper = np.minimum(sender, receiver), np.maximum(sender, receiver)
-    order = np.lexsort((back, *steps.T, upper, lower))
-    bonds = np.column_stack((lower, upper, steps))[order]
-    changes = (bonds[1:] != bonds[:-1]).any(axis=1)
-    bond = np.concatenate(([0], np.cumsum(changes)))[: len(order)]
-    # Equal edges are told apart by their number among those of one bond and way.
-    key = 2 * bond + back[order]
-    number = np.arange(len(order)) - np.searchsorted(key, key)
-    codes, ways = bond * (len(order) + 1) + number, back[order]
-    _, there, here = np.intersect1d(
-        codes[~ways], codes[ways], assume_unique=True, return_indices=True
-    )
-    return order[~ways][there], order[ways][here]
-
-
-def _sort_by_sender(sender: IntArray, rows: IntArray, num_nodes: int) -> IntArray:
-    """Sort edges by sender, in time linear in their number; equal ones keep their order.
-
-    Args:
-        sender: of all edges, [E].
-        rows: edges to sort.
-        num_nodes: number of nodes, N.
-    """
-    for bits in range(0, num_nodes.bit_length(), 16):  # numpy sorts 16 bits by counting
-        digits = (sender.take(rows) >> bits).astype(np.uint16)
-        rows = rows.take(np.argsort(digits, kind="stable"))
-    return rows
-
-
-def _reverse_equal_runs(keys: IntArray) -> IntArray:
-    """Return a permutation that reverses each run of equal adjacent keys, [len(keys)]."""
-    places = np.arange(len(keys))
-    borders = np.flatnonzero(np.diff(keys)) + 1
-    if len(borders) == len(keys) - 1:
-        return places
-    starts = np.concatenate(([0], borders, [len(keys)]))[: len(borders) + 2]
-    lengths = np.diff(starts)
-    mirrored: IntArray = np.repeat(starts[:-1] + starts[1:] - 1, lengths) - places
-    return mirrored
 
 
 class Filler(NamedTuple):
@@ -262,19 +106,21 @@ class Batch:
     cell: Tensor | None = None
     """Lattice vectors as rows in angstrom, [G, 3, 3]; 0 where there is no lattice."""
 
-    pairs: Tensor | None = None
-    """Layout of the edges in pairs and its inverse, [2, E], see ``EdgePairs``; None where it was
-    not requested, or edges are not sorted by receiver."""
+    by_receiver: Tensor | None = None
+    """Edges sorted by receiver, [E], where they are in pairs: row p + P reverses row p. None where
+    pairs were not requested, or edges were not sorted."""
 
-    order: Tensor | None = None
-    """Permutation that sorts the edges by receiver, [E], where the edges themselves are laid out
-    in pairs (row p + P reverses row p); ``pairs`` is None then."""
+    receiver_starts: Tensor | None = None
+    """First edge of each node in ``by_receiver``, and the end, [N + 1]; None without pairs."""
 
-    starts: Tensor | None = None
-    """First edge of each node in ``order``, and the end, [N + 1]; None without ``order``."""
+    by_sender: Tensor | None = None
+    """Edges sorted by sender, [E]; None without pairs."""
+
+    sender_starts: Tensor | None = None
+    """First edge of each node in ``by_sender``, and the end, [N + 1]; None without pairs."""
 
     num_lone: int = 0
-    """Number of edges without a reverse, where edges are in pairs."""
+    """Number of edges without a reverse, the last of the first P, where edges are in pairs."""
 
     filler: Filler | None = None
     """What the batch is filled up with to a size that recurs, see ``batch_layout``."""
@@ -288,8 +134,7 @@ class Batch:
     def num_pairs(self) -> int:
         """Number of pairs, P, where an edge without a reverse is one; E without a layout."""
         edges = self.edge_index.shape[1]
-        laid = self.pairs is not None or self.order is not None
-        return (edges + self.num_lone) // 2 if laid else edges
+        return edges if self.by_receiver is None else (edges + self.num_lone) // 2
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the same batch on a device.
@@ -333,7 +178,7 @@ def make_batch(
         dtype: type of positions, shifts, cells, attributes and encodings; targets are fp64.
         targets: names of the properties to include.
         max_neighbors: cap on the neighbours of a node, see ``cap_neighbors``; None sets no cap.
-        pairs: whether to compute ``Batch.pairs``.
+        pairs: whether to lay edges out in pairs, where they are sorted.
     """
     columns, inside, rows = _to_columns(graphs, indices)
     nodes = Runs(columns.node_offset, inside)
@@ -352,17 +197,25 @@ def make_batch(
         targets=values,
         masks=masks,
     )
-    batch = _lay_out_pairs(batch) if pairs else batch
+    batch = lay_out_pairs(batch) if pairs else batch
     return _add_conditions(batch, columns, inside, nodes)
 
 
-def _lay_out_pairs(batch: Batch) -> Batch:
-    """Add the layout of the edges in pairs, where there is one."""
+def lay_out_pairs(batch: Batch) -> Batch:
+    """Return the same graphs with their edges in pairs; unchanged if edges are not sorted."""
     laid = pair_edges(batch.edge_index.numpy(), batch.edge_shift.numpy(), len(batch.numbers))
     if laid is None:
         return batch
-    pairs = torch.from_numpy(np.stack((laid.layout, laid.order)))
-    return replace(batch, pairs=pairs, num_lone=laid.num_lone)
+    return replace(
+        batch,
+        edge_index=torch.from_numpy(laid.ends),
+        edge_shift=torch.from_numpy(laid.shift),
+        by_receiver=torch.from_numpy(laid.by_receiver),
+        receiver_starts=torch.from_numpy(laid.receiver_starts),
+        by_sender=torch.from_numpy(laid.by_sender),
+        sender_starts=torch.from_numpy(laid.sender_starts),
+        num_lone=laid.num_lone,
+    )
 
 
 def _add_conditions(batch: Batch, columns: Columns, rows: NDArray[np.int64], nodes: Runs) -> Batch:

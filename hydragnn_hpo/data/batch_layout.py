@@ -1,4 +1,4 @@
-"""Lay out batches for devices: edges in pairs, and sizes that recur.
+"""Fill batches up to sizes that recur.
 
 A CUDA graph runs the same kernels on the same memory, so batches that share one must have equal
 shapes. Filler at the end of a batch rounds its numbers of graphs, nodes and pairs of edges up to
@@ -20,25 +20,6 @@ _BITS = 4
 
 _LENGTH = 1.0
 """Length of filler edges in angstrom: not 0, where an edge has no direction."""
-
-
-def arrange_in_pairs(batch: Batch) -> Batch:
-    """Return the same graphs with their edges in pairs; unchanged if they have no pairs.
-
-    This is done once per batch; otherwise every net would repeat the same gathers and search.
-    """
-    if batch.pairs is None:
-        return batch
-    layout, order = batch.pairs
-    nodes = torch.arange(batch.positions.shape[0] + 1, device=order.device)
-    return replace(
-        batch,
-        edge_index=batch.edge_index.index_select(1, layout),
-        edge_shift=batch.edge_shift.index_select(0, layout),
-        pairs=None,
-        order=order,
-        starts=torch.searchsorted(batch.edge_index[1].contiguous(), nodes),
-    )
 
 
 def round_up(size: int) -> int:
@@ -76,45 +57,68 @@ def pad_batch(batch: Batch) -> Batch:
         none of several nodes.
     """
     graphs, nodes, pairs = batch.num_graphs, len(batch.numbers), batch.num_pairs
-    if batch.order is None or batch.starts is None or batch.num_lone or graphs in (0, nodes):
+    if batch.by_receiver is None or batch.num_lone or graphs in (0, nodes):
         return batch
     filler = choose_filler(graphs, nodes, pairs)
-    (sender, receiver), shift, order, starts = _filler_edges(filler, batch.positions.device)
+    sender, receiver, shift = _filler_edges(filler, batch.positions.device)
     shift = shift.to(batch.edge_shift.dtype)
     first = torch.stack((sender, receiver)) + nodes
     halves = batch.edge_index[:, :pairs], first, batch.edge_index[:, pairs:], first.flip(0)
     shifts = batch.edge_shift[:pairs], shift, batch.edge_shift[pairs:], -shift
-    placed = torch.where(batch.order < pairs, batch.order, batch.order + filler.pairs)
-    behind = torch.where(order < filler.pairs, order + pairs, order + 2 * pairs)
+    by_receiver, receiver_starts = _append_order(
+        batch.by_receiver, batch.receiver_starts, torch.cat((receiver, sender)), filler
+    )
+    by_sender, sender_starts = _append_order(
+        batch.by_sender, batch.sender_starts, torch.cat((sender, receiver)), filler
+    )
     return replace(
         _pad_rows(batch, filler),
         edge_index=torch.cat(halves, 1),
         edge_shift=torch.cat(shifts),
-        order=torch.cat((placed, behind)),
-        starts=torch.cat((batch.starts, starts[1:] + 2 * pairs)),
+        by_receiver=by_receiver,
+        receiver_starts=receiver_starts,
+        by_sender=by_sender,
+        sender_starts=sender_starts,
         filler=filler,
     )
 
 
-def _filler_edges(
-    filler: Filler, device: torch.device
-) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor, Tensor]:
+def _append_order(
+    order: Tensor | None, starts: Tensor | None, ends: Tensor, filler: Filler
+) -> tuple[Tensor, Tensor]:
+    """Append the edges of the filler, sorted by one end, to those of a batch.
+
+    Args:
+        order: edges of the batch sorted by that end, [E].
+        starts: position in ``order`` where those of each node begin, and the end, [N + 1].
+        ends: that end of the filler's edges, counted from 0, of both halves, [2p].
+        filler: sizes of the filler.
+
+    Returns:
+        Order and starts of the padded batch, [E + 2p] and [N + n + 1].
+    """
+    assert order is not None
+    assert starts is not None
+    pairs = len(order) // 2
+    behind = ends.argsort(stable=True)
+    more = torch.searchsorted(ends[behind], torch.arange(filler.nodes + 1, device=ends.device))
+    placed = torch.where(order < pairs, order, order + filler.pairs)
+    behind = torch.where(behind < filler.pairs, behind + pairs, behind + 2 * pairs)
+    return torch.cat((placed, behind)), torch.cat((starts, more[1:] + 2 * pairs))
+
+
+def _filler_edges(filler: Filler, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Lead edges around rings of filler nodes, each ring in a direction of its own.
 
     Returns:
-        Sender and receiver of the first edge of each pair, [p] each, its shift, [p, 3], the edges
-        of both halves sorted by receiver, [2p], and where those of each node begin, and the end,
-        [n + 1].
+        Sender and receiver of the first edge of each pair, [p] each, and its shift, [p, 3].
     """
     number = torch.arange(filler.pairs, device=device)
     ring, sender = number // filler.nodes + 1, number % filler.nodes
     receiver = (sender + ring) % filler.nodes
     angle = ring * (torch.pi / (2 + filler.pairs // filler.nodes))
     shift = _LENGTH * torch.stack((angle.cos(), angle.sin(), torch.zeros_like(angle)), dim=1)
-    received = torch.cat((receiver, sender))
-    order = received.argsort(stable=True)
-    nodes = torch.arange(filler.nodes + 1, device=device)
-    return (sender, receiver), shift, order, torch.searchsorted(received[order], nodes)
+    return sender, receiver, shift
 
 
 def _pad_rows(batch: Batch, filler: Filler) -> Batch:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hydragnn_hpo.config import TrialConfig, TrialHeads, count_parameters, parse_config
 from hydragnn_hpo.config.convs.spec import is_user_conv
-from hydragnn_hpo.data import Batch, GraphSet, arrange_in_pairs, make_batch
+from hydragnn_hpo.data import Batch, GraphSet, make_batch
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.model import MultiHeadGNN
@@ -64,8 +64,6 @@ def cut_to_cutoff(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
         squared: squared lengths of its pairs, in angstrom squared, [P].
         cutoff: new cutoff in angstrom.
     """
-    assert batch.order is not None
-    assert batch.starts is not None
     near = squared <= cutoff * cutoff
     kept = near.nonzero().squeeze(1)
     if len(kept) == len(near):
@@ -74,18 +72,38 @@ def cut_to_cutoff(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
     both = torch.cat((near, near[:rest]))
     again = kept[kept < rest]
     rows = torch.cat((kept, again + len(near)))
-    place = both.cumsum(0) - 1  # new index of each kept edge
-    stays = both.index_select(0, batch.order)
-    # number of kept edges before each position: new start of each node's edges
-    passed = torch.cat((stays.new_zeros(1, dtype=torch.int64), stays.cumsum(0)))
+    by_receiver, receiver_starts = _cut_order(batch.by_receiver, batch.receiver_starts, both)
+    by_sender, sender_starts = _cut_order(batch.by_sender, batch.sender_starts, both)
     return replace(
         batch,
         edge_index=batch.edge_index.index_select(1, rows),
         edge_shift=batch.edge_shift.index_select(0, rows),
-        order=place.index_select(0, batch.order[stays]),
-        starts=passed.index_select(0, batch.starts),
+        by_receiver=by_receiver,
+        receiver_starts=receiver_starts,
+        by_sender=by_sender,
+        sender_starts=sender_starts,
         num_lone=len(kept) - len(again),
     )
+
+
+def _cut_order(order: Tensor | None, starts: Tensor | None, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Cut edges sorted by one end, and where those of each node begin, to the edges kept.
+
+    Args:
+        order: edges sorted by that end, [E].
+        starts: position in ``order`` where those of each node begin, and the end, [N + 1].
+        kept: which edges are kept, bool, [E].
+
+    Returns:
+        Order and starts of the kept edges.
+    """
+    assert order is not None
+    assert starts is not None
+    place = kept.cumsum(0) - 1  # new index of each kept edge
+    stays = kept.index_select(0, order)
+    # number of kept edges before each position: new start of each node's edges
+    passed = torch.cat((stays.new_zeros(1, dtype=torch.int64), stays.cumsum(0)))
+    return place.index_select(0, order[stays]), passed.index_select(0, starts)
 
 
 @dataclass(frozen=True)
@@ -294,8 +312,8 @@ def batches_by_key(
         batch = make_batch(
             graphs, indices, cutoff=cutoff, dtype=dtype, max_neighbors=cap, pairs=True
         )
-        batch = arrange_in_pairs(batch.to(device))
-        if cap is None and batch.order is not None:
+        batch = batch.to(device)
+        if cap is None and batch.by_receiver is not None:
             whole[dtype] = batch, squared_lengths(batch)
         yield (cutoff, dtype, cap), batch
 

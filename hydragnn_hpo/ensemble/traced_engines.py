@@ -65,6 +65,7 @@ _PARTS = (
     "model",
     "data/batch.py",
     "data/batch_layout.py",
+    "data/edge_pairs.py",
     "config/convs",
     "config/model_config.py",
     "ensemble/engine.py",
@@ -107,7 +108,7 @@ class FunctionalModel(nn.Module):
     def forward(self, tensors: Tensors) -> Tensors:
         """Return every head, [R, w], and the variances that heads predict, [R, 1], by name."""
         sender, receiver = tensors["ends"]
-        shift = tensors["shift"]
+        shift, order, half = tensors["shift"], tensors["order"].view(-1), sender.shape[0]
         batch = Batch(
             numbers=tensors["numbers"],
             positions=tensors["positions"],
@@ -120,8 +121,10 @@ class FunctionalModel(nn.Module):
             graph_index=tensors["graph_index"],
             attributes=_select_prefix(tensors, "attribute"),
             laplacian=tensors.get("laplacian"),
-            order=tensors["order"].view(-1),
-            starts=tensors["starts"],
+            by_receiver=order,
+            receiver_starts=tensors["starts"],
+            by_sender=torch.where(order < half, order + half, order - half),
+            sender_starts=tensors["starts"],
         )
         weights = _select_prefix(tensors, "weight")
         outputs: Tensors = (
@@ -154,7 +157,8 @@ def to_tensors(batch: Batch) -> Tensors | None:
     """
     half = batch.edge_index.shape[1] // 2
     few = min(batch.num_graphs, len(batch.numbers), half)
-    if batch.order is None or batch.starts is None or batch.num_lone or few < 2:
+    order, starts = batch.by_receiver, batch.receiver_starts
+    if order is None or starts is None or batch.num_lone or few < 2:
         return None
     tensors = {
         "numbers": batch.numbers,
@@ -163,8 +167,8 @@ def to_tensors(batch: Batch) -> Tensors | None:
         "shift": batch.edge_shift[:half],
         "graph_of_node": batch.graph_of_node,
         "graph_index": batch.graph_index,
-        "order": batch.order.view(2, half),
-        "starts": batch.starts,
+        "order": order.view(2, half),
+        "starts": starts,
     }
     tensors |= {f"attribute:{name}": value for name, value in batch.attributes.items()}
     return tensors if batch.laplacian is None else {**tensors, "laplacian": batch.laplacian}

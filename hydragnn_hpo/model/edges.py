@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels import passes
-from hydragnn_hpo.model.scatter import Links, build_links, build_paired_links, build_sorted_links
+from hydragnn_hpo.model.scatter import Links, build_links
 
 
 def envelope(lengths: Tensor, cutoff: float) -> Tensor:
@@ -243,19 +243,26 @@ def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
     Returns:
         Links of all edges, and vectors from sender to receiver in angstrom, [P, 3].
     """
-    num_nodes, num_lone, count = batch.positions.shape[0], batch.num_lone, batch.num_pairs
-    sender, receiver = batch.edge_index
-    shift = batch.edge_shift
-    if batch.order is not None and batch.starts is not None:
-        links = build_sorted_links(sender, receiver, batch.order, batch.starts, num_lone)
-        shift = shift[:count]
-    elif batch.pairs is None:
-        links = build_links(sender, receiver, num_nodes)
-    else:
-        first, order = batch.pairs
-        sender, receiver = batch.edge_index.index_select(1, first)  # 7 times quicker than [first]
-        links = build_paired_links(sender, receiver, order, num_nodes, num_lone)
-        shift = shift.index_select(0, first[:count])
+    links, count = _links_of(batch), batch.num_pairs
     ends = (links.receiver[:count], links.sender[:count])
     to, start = (batch.positions.index_select(0, end) for end in ends)
-    return links, to - start + shift
+    return links, to - start + batch.edge_shift[:count]
+
+
+def _links_of(batch: Batch) -> Links:
+    """Return the links of a batch's edges, sorted here where they are not in pairs."""
+    sender, receiver = batch.edge_index
+    if batch.by_receiver is None:
+        return build_links(sender, receiver, batch.positions.shape[0])
+    assert batch.receiver_starts is not None
+    assert batch.by_sender is not None
+    assert batch.sender_starts is not None
+    starts = batch.receiver_starts
+    return Links(
+        sender,
+        receiver,
+        batch.by_receiver,
+        starts,
+        batch.by_sender,
+        batch.sender_starts if batch.num_lone else starts,  # each edge has its reverse
+    )

@@ -66,69 +66,6 @@ class Links:
         return self.receiver_starts.shape[0] - 1
 
 
-def build_paired_links(
-    sender: Tensor, receiver: Tensor, order: Tensor, num_nodes: int, num_lone: int = 0
-) -> Links:
-    """Return the links of edges in pairs, see ``build_sorted_links``.
-
-    Args:
-        sender: node that sends, in pairs, [E].
-        receiver: node that receives, in pairs, [E].
-        order: edges sorted by receiver, [E].
-        num_nodes: N.
-        num_lone: number of edges without a reverse.
-    """
-    nodes = torch.arange(num_nodes + 1, device=receiver.device)
-    starts = torch.searchsorted(receiver.index_select(0, order), nodes)
-    return build_sorted_links(sender, receiver, order, starts, num_lone)
-
-
-def build_sorted_links(
-    sender: Tensor, receiver: Tensor, order: Tensor, starts: Tensor, num_lone: int = 0
-) -> Links:
-    """Return the links of edges in pairs, given their order by receiver.
-
-    Edge p + P is the reverse of edge p; the last of the first P edges have none.
-
-    Args:
-        sender: node that sends, in pairs, [E].
-        receiver: node that receives, in pairs, [E].
-        order: edges sorted by receiver, [E].
-        starts: position in ``order`` where the edges of each receiver begin, and the end, [N + 1].
-        num_lone: number of edges without a reverse.
-    """
-    pairs = (order.shape[0] + num_lone) // 2
-    # A node's outgoing edges are the reverses of its incoming ones, so both orders share starts.
-    reverse_order = torch.where(order < pairs, order + pairs, order - pairs)
-    if not num_lone:
-        return Links(sender, receiver, order, starts, reverse_order, starts)
-    reverse_order = reverse_order[reverse_order < order.shape[0]]
-    by_sender = _insert_lone(sender, reverse_order, pairs, num_lone)
-    nodes = torch.arange(starts.shape[0], device=starts.device)
-    sender_starts = torch.searchsorted(sender.index_select(0, by_sender), nodes)
-    return Links(sender, receiver, order, starts, by_sender, sender_starts)
-
-
-def _insert_lone(sender: Tensor, ordered: Tensor, pairs: int, num_lone: int) -> Tensor:
-    """Return all edges sorted by sender, those of a node that have no reverse behind the others.
-
-    So the order of a node's edges does not depend on the other graphs of a batch (Law 7).
-
-    Args:
-        sender: node that sends, [E].
-        ordered: edges that have a reverse, sorted by sender.
-        pairs: P; the last of the first P edges have no reverse.
-        num_lone: number of these.
-    """
-    lone = sender[pairs - num_lone : pairs].argsort(stable=True) + (pairs - num_lone)
-    before = torch.searchsorted(sender[ordered], sender[lone], right=True)
-    places = before + torch.arange(num_lone, device=sender.device)
-    taken = torch.zeros_like(sender, dtype=torch.bool).index_fill(0, places, True)
-    by_sender = torch.empty_like(sender)
-    by_sender[places], by_sender[~taken] = lone, ordered
-    return by_sender
-
-
 def build_links(sender: Tensor, receiver: Tensor, num_nodes: int) -> Links:
     """Return the links of edges in any order, by sorting them twice.
 

@@ -163,14 +163,15 @@ def shuffle_edges(batch: Batch, seed: int) -> Batch:
         batch,
         edge_index=batch.edge_index[:, order],
         edge_shift=batch.edge_shift[order],
-        pairs=None,
+        by_receiver=None,
     )
 
 
 def empty_batch(dtype: torch.dtype = torch.float64) -> Batch:
     """Return a batch without graphs, as a rank gets when there are fewer graphs than ranks."""
     one = batch_structures([random_structure(0, 2)], dtype)
-    assert one.pairs is not None
+    assert one.by_receiver is not None
+    assert one.receiver_starts is not None
     assert one.cell is not None
     return replace(
         one,
@@ -182,5 +183,8 @@ def empty_batch(dtype: torch.dtype = torch.float64) -> Batch:
         num_graphs=0,
         graph_index=one.graph_index[:0],
         cell=one.cell[:0],
-        pairs=one.pairs[:, :0],
+        by_receiver=one.by_receiver[:0],
+        receiver_starts=one.receiver_starts[:1],
+        by_sender=one.by_receiver[:0],
+        sender_starts=one.receiver_starts[:1],
     )

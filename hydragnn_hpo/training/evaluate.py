@@ -15,7 +15,6 @@ from hydragnn_hpo.config import TrialConfig, count_components
 from hydragnn_hpo.data import (
     Batch,
     GraphSet,
-    arrange_in_pairs,
     balance_load,
     make_batch,
     pad_batch,
@@ -74,7 +73,7 @@ class BatchFeed:
             pairs=True,
         )
         if self.pads:
-            made = pad_batch(arrange_in_pairs(made))
+            made = pad_batch(made)
         return made.pin() if self.ranks.device.type == "cuda" else made
 
     def share(self, indices: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.data.batch import Batch, make_batch, pair_edges
+from hydragnn_hpo.data.batch import Batch, lay_out_pairs, make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
@@ -140,9 +140,8 @@ def peer_loader(columns: Columns) -> Any:
 
 def as_ours(batch: Any) -> Batch:
     """Turn PyG's batch into what our net takes."""
-    count, nodes = batch.num_graphs, batch.num_nodes
-    layout = pair_edges(batch.edge_index.numpy(), batch.shift.numpy(), nodes)
-    return Batch(
+    count = batch.num_graphs
+    given = Batch(
         numbers=batch.z,
         positions=batch.pos,
         edge_index=batch.edge_index,
@@ -152,9 +151,8 @@ def as_ours(batch: Any) -> Batch:
         targets={"energy": batch.y},
         masks={"energy": torch.ones(count, dtype=torch.bool)},
         graph_index=torch.arange(count),
-        pairs=None if layout is None else torch.from_numpy(np.stack(layout[:2])),
-        num_lone=0 if layout is None else layout.num_lone,
     )
+    return lay_out_pairs(given)
 
 
 def cosine(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:

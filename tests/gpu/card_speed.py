@@ -23,8 +23,8 @@ from pyg_models import as_batch, loss_of
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.model_config import HeadConfig
 from hydragnn_hpo.config.trial_config import ParallelConfig, TrainConfig
-from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.batch_layout import arrange_in_pairs, pad_batch
+from hydragnn_hpo.data.batch import lay_out_pairs, make_batch
+from hydragnn_hpo.data.batch_layout import pad_batch
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.model.kernels.passes import choose_kernels
 from hydragnn_hpo.training.cuda_graphs import Replays
@@ -114,12 +114,12 @@ def bench_on(device: torch.device, rows: int, size: int) -> Bench:
     """Make batches of molecules: ours in host memory, as they are fed, the peer's on a device."""
     columns = models.molecules(rows * size)
     made = [
-        make_batch(columns, row, cutoff=models.CUTOFF, targets=("energy", "forces"), pairs=True)
+        make_batch(columns, row, cutoff=models.CUTOFF, targets=("energy", "forces"))
         for row in np.arange(rows * size).reshape(rows, size)
     ]
     degree = sum(b.edge_index.shape[1] for b in made) / sum(len(b.numbers) for b in made)
     energy = columns.targets["energy"]
-    padded = [pad_batch(arrange_in_pairs(batch)) for batch in made]
+    padded = [pad_batch(lay_out_pairs(batch)) for batch in made]
     ours = [batch.pin() for batch in padded] if device.type == "cuda" else padded
     peers = [as_batch(batch).to(device) for batch in made]
     return Bench(ours, peers, degree, float(energy.mean()), float(energy.std()), 0.0)

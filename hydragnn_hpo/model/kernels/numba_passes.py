@@ -5,30 +5,16 @@ that gather, multiply and sum edge by edge do not. Each loop has one thread and 
 a fixed order, so results repeat bit by bit on one machine (Law 5), and the sums of a node do not
 depend on the other graphs of a batch (Law 7).
 
-A loop is compiled at its first use, for one dtype, in about a second, and kept in a folder that
-only its user can write to, since loading it runs it (Law 10). The folder's name has a hash of the
-processor, numba's version and the sources of all loops. It holds one signature per loop, so that
-processes that compile at the same time write the same: numba's index of a function would mix up two
-signatures.
+A loop is compiled at its first use, for one dtype, see ``compiled_loops``.
 """
 
-import functools
-import hashlib
-import logging
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import numba
 import torch
-from numba.core.caching import UserProvidedCacheLocator
-from numba.core.codegen import get_host_cpu_features
-from numba.core.options import TargetOptions
-from numba.core.registry import cpu_target
 from torch import Tensor
 
-from hydragnn_hpo.files import cache_folder, make_private
+from hydragnn_hpo.compiled_loops import CompiledLoops
 from hydragnn_hpo.model.kernels.change_loops import LOOPS as CHANGE_LOOPS
 from hydragnn_hpo.model.kernels.coupling_loops import COUPLING_LOOPS
 from hydragnn_hpo.model.kernels.eager_passes import (
@@ -44,146 +30,11 @@ from hydragnn_hpo.model.kernels.numba_loops import EXACT
 from hydragnn_hpo.model.kernels.numba_loops import LOOPS as PRODUCT_LOOPS
 from hydragnn_hpo.model.scatter import Links
 
-logger = logging.getLogger(__name__)
-
 LOOPS = {**PRODUCT_LOOPS, **COUPLING_LOOPS, **CHANGE_LOOPS, **EDGE_LOOPS, **GATE_LOOPS}
 """All loops and their signatures."""
 
-_FASTMATH = {"contract", "reassoc", "nsz"}
-"""Freedoms of the compiler: fused multiply-adds, and sums over features in vector registers. NaN
-and infinity keep their meaning, since a diverged training is recognized by them."""
-
-
-def _allow_wide_vectors() -> None:
-    """Allow vectors of 512 bits on processors that do not slow down for them.
-
-    LLVM prefers 256 bits on all of Intel's, because those before Ice Lake lower their clock. It is
-    a setting of the process, from before numba compiles anything; the user's own stays.
-    """
-    settings: Any = numba.config
-    features = get_host_cpu_features()  # type: ignore[no-untyped-call]
-    if settings.CPU_FEATURES is None and "+avx512vbmi2" in features:
-        settings.CPU_FEATURES = f"{features},-prefer-256-bit"
-
-
-_allow_wide_vectors()
-
-
-cpu_target.options.noalias = TargetOptions.Mapping("noalias")  # type: ignore[no-untyped-call]
-"""An option that numba has for its own parallel loops alone: results share no memory with anything
-else. Otherwise a loop over features checks all pairs of rows for it, at each edge."""
-
-
-class LoopLocator(UserProvidedCacheLocator):
-    """Caches loops in one folder, wherever their sources lie and whenever they were written.
-
-    Numba would keep a folder for each place, and compile again where the time of a file has
-    changed. The name of the folder holds what sources contain, so that environments share it.
-    """
-
-    def __init__(self, py_func: Any, py_file: str) -> None:
-        """Note the folder of now.
-
-        Args:
-            py_func: the loop.
-            py_file: its source.
-        """
-        super().__init__(py_func, py_file)  # type: ignore[no-untyped-call]
-        settings: Any = numba.config
-        self._cache_path = str(settings.CACHE_DIR)
-
-    def get_source_stamp(self) -> str:
-        """Return what never changes."""
-        return ""
-
-
-@functools.cache
-def compile_loop(name: str, dtype: str) -> Callable[..., None]:
-    """Return a loop as machine code for one dtype, from the user's cache where it is there.
-
-    Args:
-        name: key of ``LOOPS`` or ``COUPLING_LOOPS``.
-        dtype: ``float32`` or ``float64``.
-    """
-    folder = _cache_of(dtype)
-    if folder is not None and make_private(folder):
-        try:
-            return _compile(name, dtype, folder)
-        except Exception as error:  # a full disk, or a file that a crash left torn: of any class
-            logger.info("kernel %s is not cached in %s: %s.", name, folder, error)
-    return _compile(name, dtype, None)
-
-
-def _compile(name: str, dtype: str, folder: Path | None) -> Callable[..., None]:
-    """Compile a loop, or load it from a folder; None for no cache."""
-    loop, words = LOOPS[name]
-    given = [_argument_type(word, getattr(numba.types, dtype)) for word in words.split()]
-    freedoms: Any = False if name in EXACT else _FASTMATH
-    settings: Any = numba.config
-    before = settings.CACHE_DIR, getattr(settings, "CACHE_LOCATOR_CLASSES", "")
-    settings.CACHE_DIR = str(folder or "")
-    settings.CACHE_LOCATOR_CLASSES = f"{__name__}.{LoopLocator.__name__}"
-    try:  # numba notes the folder of a function when it is decorated
-        compiled: Callable[..., None] = numba.njit(  # type: ignore[call-overload]
-            numba.void(*given),
-            cache=folder is not None,
-            nogil=True,
-            fastmath=freedoms,
-            error_model="numpy",
-            noalias=True,
-        )(loop)
-    finally:
-        settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before
-    return compiled
-
-
-def _argument_type(word: str, number: Any) -> Any:
-    """Return numba's type of an argument, see ``LOOPS``."""
-    types: Any = numba.types
-    whole = word[0] == "i"
-    array = types.Array(types.int64 if whole else number, 1 if whole else int(word[0]), "C")
-    return array if len(word) == 1 else types.UniTuple(array, len(word))
-
-
-def hash_sources(modules: Sequence[str]) -> str:
-    """Return a checksum of the sources of some modules that are imported."""
-    checksum = hashlib.sha256()
-    for name in modules:
-        checksum.update(Path(str(sys.modules[name].__file__)).read_bytes())
-    return checksum.hexdigest()
-
-
-@functools.cache
-def _cache_of(dtype: str) -> Path | None:
-    """Return the folder of this processor's loops for one dtype; None for a user without a home.
-
-    Numba looks at the file of a loop alone, and loops call those of other files: their sources
-    name the folder, too.
-    """
-    parts = [*map(str, cpu_target.target_context.codegen().magic_tuple()), numba.__version__]
-    parts += [hash_sources(sorted({__name__, *(loop.__module__ for loop, _ in LOOPS.values())}))]
-    name = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    try:
-        return cache_folder("kernels") / f"{name}-{dtype}"
-    except RuntimeError:
-        return None
-
-
-def load_cached_loops() -> None:
-    """Load numba's registries and the loops in the cache, so that forked ranks have them in memory.
-
-    A loop that is not in the cache is left to the first rank that uses it.
-    """
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
-    for dtype in ("float32", "float64"):
-        folder = _cache_of(dtype)
-        if folder is None:
-            return
-        for name, (loop, _) in LOOPS.items():
-            file = loop.__module__.rpartition(".")[2]
-            if any(folder.glob(f"{file}.{loop.__name__}-*.nbi")):
-                compile_loop(name, dtype)
+KERNELS = CompiledLoops(LOOPS, EXACT)
+"""The same as machine code."""
 
 
 def run_loop(name: str, *inputs: Tensor | tuple[Tensor, ...]) -> None:
@@ -194,7 +45,7 @@ def run_loop(name: str, *inputs: Tensor | tuple[Tensor, ...]) -> None:
     ]
     last: Any = arrays[-1]
     last = last[0] if isinstance(last, tuple) else last
-    compile_loop(name, "float32" if last.itemsize == 4 else "float64")(*arrays)
+    KERNELS.compile(name, "float32" if last.itemsize == 4 else "float64")(*arrays)
 
 
 def _as_array(tensor: Tensor) -> Any:

@@ -9,9 +9,11 @@ import contextlib
 import torch
 
 with contextlib.suppress(ImportError):
-    from hydragnn_hpo.model.kernels.numba_passes import load_cached_loops
+    from hydragnn_hpo.data import load_cached_layout
+    from hydragnn_hpo.model.kernels.numba_passes import KERNELS
 
-    load_cached_loops()
+    load_cached_layout()
+    KERNELS.load_cached()
 
 if torch.version.cuda or torch.version.hip:
     with contextlib.suppress(ImportError):

@@ -27,7 +27,13 @@ class TensorTrunk(nn.Module):
         self.trunk = trunk
 
     def forward(
-        self, numbers: Tensor, positions: Tensor, edge_index: Tensor, shift: Tensor, pairs: Tensor
+        self,
+        numbers: Tensor,
+        positions: Tensor,
+        edge_index: Tensor,
+        shift: Tensor,
+        orders: Tensor,
+        starts: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Run the trunk on one graph.
 
@@ -36,7 +42,8 @@ class TensorTrunk(nn.Module):
             positions: in angstrom, [N, 3].
             edge_index: senders and receivers, int64, [2, E].
             shift: of periodic images in angstrom, [E, 3].
-            pairs: edges in pairs, see ``Batch.pairs``, int64, [2, E].
+            orders: edges sorted by receiver and by sender, int64, [2, E].
+            starts: where those of each node begin in either, and the end, int64, [2, N + 1].
 
         Returns:
             Scalars, [N, F], and vectors, [N, 3, F], of the nodes.
@@ -52,7 +59,10 @@ class TensorTrunk(nn.Module):
             targets={},
             masks={},
             graph_index=graph_of_node[:1],
-            pairs=pairs,
+            by_receiver=orders[0],
+            receiver_starts=starts[0],
+            by_sender=orders[1],
+            sender_starts=starts[1],
         )
         features = self.trunk(batch)
         return features.scalars, features.vectors
@@ -61,9 +71,14 @@ class TensorTrunk(nn.Module):
 def _trunk_and_inputs(subject: ConvUnderTest) -> tuple[TensorTrunk, tuple[Tensor, ...]]:
     """Return a trunk of two layers, of which one receives a state, and its inputs."""
     batch = batch_structures([random_structure(2, 4, periodic=True)])
-    assert batch.pairs is not None
-    inputs = (batch.numbers, batch.positions, batch.edge_index, batch.edge_shift, batch.pairs)
-    return TensorTrunk(subject.build(layers=2).trunk), inputs
+    assert batch.by_receiver is not None
+    assert batch.receiver_starts is not None
+    assert batch.by_sender is not None
+    assert batch.sender_starts is not None
+    orders = torch.stack((batch.by_receiver, batch.by_sender))
+    starts = torch.stack((batch.receiver_starts, batch.sender_starts))
+    inputs = (batch.numbers, batch.positions, batch.edge_index, batch.edge_shift)
+    return TensorTrunk(subject.build(layers=2).trunk), (*inputs, orders, starts)
 
 
 def _largest_deviation(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:

@@ -13,7 +13,7 @@ from ase.build import bulk, fcc111
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_hpo.data.batch import Prefetcher, cap_neighbors, make_batch, pair_edges
+from hydragnn_hpo.data.batch import Prefetcher, cap_neighbors, make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.structure import edge_vectors, find_edges
 from hydragnn_hpo.model.edges import pair_vectors
@@ -83,7 +83,8 @@ def test_a_cap_holds_within_the_cutoff(columns: Columns, cutoff: float | None) -
         assert torch.equal(batch.edge_index.T, torch.from_numpy(slow["edges"][kept]).long())
         shift = torch.from_numpy(slow["shift"][kept]).to(dtype)
         torch.testing.assert_close(batch.edge_shift, shift, rtol=0, atol=1e-6)
-        check(batch.edge_index.numpy(), batch.edge_shift.numpy(), len(batch.numbers))
+        both = make_batch(columns, rows, cutoff=cutoff, dtype=dtype, max_neighbors=cap, pairs=True)
+        assert both.num_lone == 0, "both edges of a pair are kept, or none"
 
 
 def test_models_see_the_vectors_of_the_store(columns: Columns) -> None:
@@ -146,156 +147,6 @@ def test_no_graphs_are_a_valid_batch(columns: Columns) -> None:
     assert batch.targets["push"].shape == (0, 3)
     assert batch.masks["energy"].shape == (0,)
     assert batch.positions.dtype == batch.targets["energy"].dtype == torch.float64
-
-
-SMALL = np.array([[2.6, 0.0, 0.0], [0.4, 2.9, 0.0], [-0.3, 0.5, 3.1]])
-"""A cell far smaller than the cutoff: several images of each other and of oneself, angstrom."""
-
-
-def neighbours(num_nodes, cell, cutoff, seed=0):
-    """Give edge_index, shifts in angstrom and lengths of random atoms, as a batch has them."""
-    random = np.random.default_rng(seed)
-    box = cell if cell.any() else 3.0 * np.eye(3)
-    positions = random.random((num_nodes, 3)) @ box
-    edges, shift = find_edges(positions, cell, np.full(3, bool(cell.any())), cutoff)
-    lengths = np.linalg.norm(edge_vectors(positions, cell, edges, shift), axis=1)
-    return edges.T.astype(np.int64), shift @ cell, lengths
-
-
-def reverse_of(edge_index, shift):
-    """Find the reverse of each edge by looking at all edges."""
-    found = []
-    for (sender, receiver), step in zip(edge_index.T, shift, strict=True):
-        turned = (edge_index[0] == receiver) & (edge_index[1] == sender)
-        (row,) = np.flatnonzero(turned & (np.abs(shift + step) < 1e-9).all(axis=1))
-        found.append(row)
-    return np.array(found, dtype=np.int64)
-
-
-def check(edge_index, shift, num_nodes):
-    assert pair_edges(edge_index, shift.astype(np.float32), num_nodes) is not None
-    layout, order, num_lone = pair_edges(edge_index, shift, num_nodes)
-    count = edge_index.shape[1]
-    assert num_lone == 0
-    assert sorted(layout) == list(range(count))
-    first, second = np.split(layout, 2)
-    np.testing.assert_array_equal(second, reverse_of(edge_index, shift)[first])
-    np.testing.assert_array_equal(layout[order], np.arange(count))
-    assert (np.diff(edge_index[1][layout][order]) >= 0).all()
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(
-    ("num_nodes", "cell", "cutoff"),
-    [
-        (1, np.zeros((3, 3)), 3.0),
-        (2, np.zeros((3, 3)), 9.0),
-        (9, np.zeros((3, 3)), 2.0),
-        (1, SMALL, 3.5),
-        (2, SMALL, 6.0),
-        (5, SMALL, 4.0),
-        (3, np.diag([2.0, 2.0, 2.0]), 4.1),
-    ],
-)
-def test_every_edge_stands_beside_its_reverse(num_nodes, cell, cutoff, seed):
-    edge_index, shift, _ = neighbours(num_nodes, cell, cutoff, seed)
-    check(edge_index, shift, num_nodes)
-
-
-def test_graphs_of_a_batch_stand_one_after_the_other():
-    graphs = [neighbours(n, cell, 4.0) for n, cell in ((3, SMALL), (1, SMALL * 9), (4, SMALL * 0))]
-    starts = np.array([0, 3, 4])
-    edge_index = np.hstack([g[0] + s for g, s in zip(graphs, starts, strict=True)])
-    shift = np.vstack([g[1] for g in graphs])
-    assert not (edge_index == 3).any(), "the atom in the large cell is alone"
-    check(edge_index, shift, 8)
-
-
-def test_pairs_of_a_batch_with_more_nodes_than_16_bits_count_are_the_same():
-    edge_index, shift, _ = neighbours(9, SMALL, 4.0)
-    places = np.arange(9) * 65_521 + 65_530
-    assert (np.diff(places % 65_536) < 0).all(), "the last bits have another order"
-
-    few, many = pair_edges(edge_index, shift, 9), pair_edges(places[edge_index], shift, 600_000)
-
-    np.testing.assert_array_equal(many.layout, few.layout)
-
-
-def test_no_edges_are_no_pairs_of_none():
-    for nodes in (3, 0):
-        layout, order, num_lone = pair_edges(np.zeros((2, 0), np.int64), np.zeros((0, 3)), nodes)
-        assert (len(layout), len(order), num_lone) == (0, 0, 0)
-
-
-def count_lone(edge_index, shift):
-    """Count edges without a reverse, taking edges one by one."""
-    waiting = []
-    for (sender, receiver), step in zip(edge_index.T.tolist(), shift, strict=True):
-        fits = [(r, s) == (sender, receiver) and abs(d + step).max() < 1e-6 for s, r, d in waiting]
-        if any(fits):
-            waiting.pop(fits.index(True))
-        else:
-            waiting.append((sender, receiver, step))
-    return len(waiting)
-
-
-def check_some(edge_index, shift, num_nodes):
-    """Check a layout of edges of which some have no reverse; return how many have none."""
-    layout, order, num_lone = pair_edges(edge_index, shift, num_nodes)
-    count = edge_index.shape[1]
-    assert sorted(layout) == list(range(count))
-    np.testing.assert_array_equal(layout[order], np.arange(count))
-    assert num_lone == count_lone(edge_index, shift)
-    pairs = (count + num_lone) // 2
-    first, second = layout[: pairs - num_lone], layout[pairs:]
-    np.testing.assert_array_equal(edge_index[:, second], edge_index[::-1, first])
-    np.testing.assert_allclose(shift[second], -shift[first], rtol=0, atol=1e-6)
-    return num_lone
-
-
-@pytest.mark.parametrize(
-    ("edges", "shift", "lone"),
-    [
-        ([(0, 1)], [0.0], 1),
-        ([(0, 1), (2, 1)], [0.0, 0.0], 2),
-        ([(1, 0), (1, 0), (0, 1)], [0.0, 0.0, 0.0], 1),
-        ([(1, 0), (2, 0), (0, 1), (0, 1)], [0.0] * 4, 2),
-        ([(1, 0), (0, 1)], [1.0, 1.0], 2),
-        ([(1, 0), (1, 0), (0, 1), (0, 1)], [-1.0, 2.0, -2.0, 3.0], 2),
-        ([(0, 0), (0, 0)], [1.0, 1.0], 2),
-        ([(0, 0)], [1.0], 1),
-        ([(0, 0), (1, 1)], [1.0, -1.0], 2),
-        ([(0, 0), (0, 0), (0, 0)], [-2.0, 1.0, 2.0], 1),
-    ],
-    ids=[
-        *("odd", "other nodes", "three", "twice", "shifts", "some shifts"),
-        *("loops", "loop", "two", "a loop between"),
-    ],
-)
-def test_edges_without_a_reverse_are_counted_and_close_the_first_half(edges, shift, lone):
-    shifts = np.outer(shift, [1.0, 0.0, 0.0])
-    assert check_some(np.array(edges, dtype=np.int64).T, shifts, 3) == lone
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("share", [0.02, 0.4, 1.0])
-@pytest.mark.parametrize("cell", [SMALL, np.zeros((3, 3))], ids=["crystal", "molecule"])
-def test_edges_left_out_at_random_cost_the_others_no_reverse(seed, share, cell):
-    random = np.random.default_rng(seed)
-    edge_index, shift, _ = neighbours(4, cell, 4.5, seed)
-    kept = random.random(len(shift)) >= share
-    if share < 1.0:
-        kept[random.integers(len(shift))] = False
-    check_some(edge_index[:, kept], shift[kept], 4)
-
-
-def test_edges_not_sorted_by_receiver_give_none():
-    """Two in a hundred orders of so few edges would look like pairs, with a wrong order."""
-    edge_index, shift, _ = neighbours(2, 1.2 * SMALL, 3.2)
-    for seed in range(300):
-        order = np.random.default_rng(seed).permutation(edge_index.shape[1])
-        if (np.diff(edge_index[1][order]) < 0).any():
-            assert pair_edges(edge_index[:, order], shift[order], 2) is None
 
 
 def graph(atoms: Atoms, cutoff: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

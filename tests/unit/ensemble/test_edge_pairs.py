@@ -8,7 +8,6 @@ import torch
 
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.ensemble.engine import (
-    arrange_in_pairs,
     batches_by_key,
     cut_to_cutoff,
     squared_lengths,
@@ -33,7 +32,7 @@ def edges_of(batch):
 def test_a_cut_batch_holds_the_edges_of_one_made_for_that_cutoff(cutoff, dtype):
     columns, _ = toy_columns()
     rows = np.arange(20)
-    long = arrange_in_pairs(make_batch(columns, rows, cutoff=4.0, dtype=dtype, pairs=True))
+    long = make_batch(columns, rows, cutoff=4.0, dtype=dtype, pairs=True)
     made = make_batch(columns, rows, cutoff=cutoff, dtype=dtype)
 
     cut = cut_to_cutoff(long, squared_lengths(long), cutoff)
@@ -45,7 +44,7 @@ def test_a_cut_batch_holds_the_edges_of_one_made_for_that_cutoff(cutoff, dtype):
 @pytest.mark.parametrize("cutoff", [4.0, 2.5])
 def test_links_of_a_cut_batch_lead_to_each_nodes_own_edges(cutoff):
     columns, _ = toy_columns()
-    long = arrange_in_pairs(make_batch(columns, np.arange(20), cutoff=4.0, pairs=True))
+    long = make_batch(columns, np.arange(20), cutoff=4.0, pairs=True)
 
     links, _ = pair_vectors(cut_to_cutoff(long, squared_lengths(long), cutoff))
 

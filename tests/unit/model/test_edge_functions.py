@@ -199,8 +199,7 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another(case, kernels, nodes
     links, rows = random_links(6, True, nodes)
     ends = [torch.cat((end[:rows], end[:rows] + nodes)) for end in (links.sender, links.receiver)]
     sender, receiver = torch.cat(ends), torch.cat(ends[::-1])
-    order = torch.argsort(receiver, stable=True)
-    both = scatter.build_paired_links(sender, receiver, order, 2 * nodes)
+    both = scatter.build_links(sender, receiver, 2 * nodes)
     inputs = draw_edges(case, (links, rows), torch.float32)
     doubled = [
         _double(each, shape, rows) for each, shape in zip(inputs, EDGE_CASES[case][1], strict=True)
@@ -237,13 +236,10 @@ def _second_graph(values, shape, rows):
     return values[len(values) // 2 :]
 
 
-@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
 @pytest.mark.parametrize("case", EDGE_CASES)
-def test_without_edges_sums_are_zero_and_all_inputs_get_gradients(case, paired):
+def test_without_edges_sums_are_zero_and_all_inputs_get_gradients(case):
     none = torch.zeros(0, dtype=torch.long)
     links = scatter.build_links(none, none, 3)
-    if paired:
-        links = scatter.build_paired_links(none, none, none, 3)
     for values in differentiate(case, draw_edges(case, (links, 0)), links, "numba"):
         assert not values.any()
 

@@ -114,8 +114,7 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another():
     alone = passes.filtered_sum(values, filters, replace(links, kernels="numba"))
     ends = [torch.cat((end[:rows], end[:rows] + NODES)) for end in (links.sender, links.receiver)]
     sender, receiver = torch.cat(ends), torch.cat(ends[::-1])
-    order = torch.argsort(receiver, stable=True)
-    both = scatter.build_paired_links(sender, receiver, order, 2 * NODES)
+    both = scatter.build_links(sender, receiver, 2 * NODES)
     together = passes.filtered_sum(
         torch.cat((values * 3.0, values)),
         torch.cat((filters + 1.0, filters)),
@@ -265,12 +264,9 @@ def test_aggregates_equal_torch_and_a_loop(conv, paired, like, loops):
         torch.testing.assert_close(each, wanted, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
-def test_aggregates_without_edges_are_zero_and_reach_all_inputs(paired):
+def test_aggregates_without_edges_are_zero_and_reach_all_inputs():
     none = torch.zeros(0, dtype=torch.long)
     links = scatter.build_links(none, none, 3)
-    if paired:
-        links = scatter.build_paired_links(none, none, none, 3)
     inputs = factors_of("pnaplus", links, 0)
     for values in all_of_aggregates(inputs, links, "numba"):
         assert not values.any()
@@ -358,21 +354,23 @@ def test_two_processes_share_a_cache_that_only_the_user_can_write_to(tmp_path):
 @pytest.mark.slow
 def test_a_change_of_one_file_of_loops_has_a_cache_of_its_own(monkeypatch, tmp_path):
     """Numba looks at the file of a loop alone, and loops of gates call functions of edges."""
-    before = numba_passes._cache_of.__wrapped__("float32")
+    before = numba_passes.KERNELS.folder("float32")
     changed = tmp_path / "edge_loops.py"
     monkeypatch.setattr(edge_loops, "__file__", str(changed))
     changed.write_bytes(Path(gate_loops.__file__).read_bytes())
-    assert numba_passes._cache_of.__wrapped__("float32") != before
+    assert numba_passes.KERNELS.folder("float32") != before
     monkeypatch.undo()
-    assert numba_passes._cache_of.__wrapped__("float32") == before
+    assert numba_passes.KERNELS.folder("float32") == before
 
 
 WIDEST = """
-from hydragnn_hpo.model.kernels import numba_passes
+import numba
+from hydragnn_hpo.model.kernels.numba_passes import KERNELS
 from numba.core.codegen import get_host_cpu_features
-(code,) = numba_passes._compile("soft_rows", "float32", None).inspect_asm().values()
+KERNELS.folder = lambda dtype: None  # what is cached has no assembly
+(code,) = KERNELS.compile("soft_rows", "float32").inspect_asm().values()
 print("+avx512vbmi2" in get_host_cpu_features(), "zmm" in code)
-print(numba_passes.numba.config.CPU_FEATURES)
+print(numba.config.CPU_FEATURES)
 """
 
 
@@ -413,7 +411,7 @@ import os
 import hydragnn_hpo.model.kernels.preload
 from hydragnn_hpo.model.kernels import numba_passes
 assert len(os.listdir("/proc/self/task")) == 1, "a thread was started"
-print(numba_passes.compile_loop.cache_info().currsize)
+print(numba_passes.KERNELS.count)
 """
 
 

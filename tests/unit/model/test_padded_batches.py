@@ -8,13 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.data.batch_layout import (
-    arrange_in_pairs,
-    choose_filler,
-    cut_filler,
-    pad_batch,
-    round_up,
-)
+from hydragnn_hpo.data.batch import lay_out_pairs
+from hydragnn_hpo.data.batch_layout import choose_filler, cut_filler, pad_batch, round_up
 from hydragnn_hpo.model.edges import pair_vectors
 from hydragnn_hpo.testing.sample_structures import (
     add_isolated_atom,
@@ -28,7 +23,7 @@ from hydragnn_hpo.testing.sample_structures import (
 def some_batch(count=3):
     structures = [*molecule_and_crystal(), add_isolated_atom(2)]
     structures += [random_structure(seed, 5, periodic=True) for seed in range(count)]
-    return arrange_in_pairs(batch_structures(structures))
+    return batch_structures(structures)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +67,16 @@ def test_filler_lies_behind_and_touches_nothing():
     assert (padded.graph_of_node.diff() >= 0).all()
 
 
-def test_edges_of_padded_batches_are_sorted_by_receiver():
+def test_edges_of_padded_batches_are_sorted_by_either_end():
     padded = pad_batch(some_batch())
-    received = padded.edge_index[1, padded.order]
-    assert (received.diff() >= 0).all()
-    assert sorted(padded.order.tolist()) == list(range(2 * padded.num_pairs))
-    counts = received.bincount(minlength=len(padded.numbers))
-    assert padded.starts.diff().tolist() == counts.tolist()
+    for number, order, starts in (
+        (0, padded.by_sender, padded.sender_starts),
+        (1, padded.by_receiver, padded.receiver_starts),
+    ):
+        ends = padded.edge_index[number, order]
+        assert (ends.diff() >= 0).all()
+        assert sorted(order.tolist()) == list(range(2 * padded.num_pairs))
+        assert starts.diff().tolist() == ends.bincount(minlength=len(padded.numbers)).tolist()
     assert float(pair_vectors(padded)[1].norm(dim=1).min()) > 0.5
 
 
@@ -110,8 +108,8 @@ def test_results_are_those_without_filler(make, fp64, conv):
 
 
 @pytest.mark.parametrize("batch", [
-    empty_batch(), batch_structures([random_structure(0)]), some_batch(),
-    arrange_in_pairs(batch_structures([random_structure(seed, 1) for seed in range(4)])),
+    empty_batch(), batch_structures([random_structure(0)], paired=False), some_batch(),
+    batch_structures([random_structure(seed, 1) for seed in range(4)]),
 ], ids=["no graphs", "not in pairs", "lone edges", "single atoms"])  # fmt: skip
 def test_what_cannot_be_padded_stays(batch, request):
     if request.node.callspec.id == "lone edges":
@@ -167,10 +165,10 @@ def test_nets_of_fixed_shapes_never_wait_and_others_do(make, fp64, way):
 
 
 def test_arranged_edges_are_the_same_edges():
-    plain = batch_structures(list(molecule_and_crystal()))
+    plain = batch_structures(list(molecule_and_crystal()), paired=False)
     both = [
         np.column_stack((*batch.edge_index.numpy(), batch.edge_shift.numpy().round(6)))
-        for batch in (plain, arrange_in_pairs(plain))
+        for batch in (plain, lay_out_pairs(plain))
     ]
     order = [np.lexsort(rows.T) for rows in both]
     assert np.array_equal(both[0][order[0]], both[1][order[1]])

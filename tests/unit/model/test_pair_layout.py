@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.ensemble.engine import arrange_in_pairs, cut_to_cutoff, squared_lengths
+from hydragnn_hpo.ensemble.engine import cut_to_cutoff, squared_lengths
 from hydragnn_hpo.model.edges import pair_vectors
 from hydragnn_hpo.testing.sample_structures import (
     add_isolated_atom,
@@ -46,10 +46,9 @@ def test_results_are_those_without_pairs(make, fp64, conv, kernels):
     net = make.net(heads, conv=conv, features=16, kernels=kernels)
     laid, plain = (batch_graphs(some_graphs(), paired=paired) for paired in (True, False))
     assert 0 < laid.num_lone < laid.num_pairs < plain.num_pairs
-    for batch in (laid, arrange_in_pairs(laid)):
-        for value, expected in zip(results_of(net, batch), results_of(net, plain), strict=True):
-            scale = float(expected.abs().max())
-            torch.testing.assert_close(value, expected, rtol=0, atol=1e-11 * max(scale, 1.0))
+    for value, expected in zip(results_of(net, laid), results_of(net, plain), strict=True):
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-11 * max(scale, 1.0))
 
 
 def test_links_lead_to_each_nodes_own_edges():
@@ -85,7 +84,7 @@ def test_the_order_of_a_nodes_edges_does_not_depend_on_other_graphs():
 
 
 def test_a_shorter_cutoff_keeps_edges_without_a_reverse():
-    batch = arrange_in_pairs(batch_graphs(some_graphs()))
+    batch = batch_graphs(some_graphs())
     cut = cut_to_cutoff(batch, squared_lengths(batch), 2.5)
     assert 0 < cut.num_lone < batch.num_lone
     links, vectors = pair_vectors(cut)

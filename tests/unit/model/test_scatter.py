@@ -30,8 +30,7 @@ def paired(bonds, lone=0):
     """Lay out each bond and its reverse, which the last ``lone`` ones lack, as data.pairs does."""
     first = torch.tensor(bonds, dtype=torch.long).view(-1, 2)
     sender, receiver = torch.cat((first, first.flip(1)[: len(bonds) - lone])).unbind(1)
-    order = torch.argsort(receiver, stable=True)
-    return scatter.build_paired_links(sender, receiver, order, NODES, lone), len(bonds)
+    return scatter.build_links(sender, receiver, NODES), len(bonds)
 
 
 def single(bonds):

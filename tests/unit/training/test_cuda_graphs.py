@@ -11,7 +11,7 @@ import pytest
 import torch
 from replays import record_by_running, replay_on_cpu
 
-from hydragnn_hpo.data.batch_layout import arrange_in_pairs, pad_batch
+from hydragnn_hpo.data.batch_layout import pad_batch
 from hydragnn_hpo.testing.sample_structures import batch_structures, random_structure
 from hydragnn_hpo.training import cuda_graphs, trainer
 from hydragnn_hpo.training.cuda_graphs import Replays
@@ -128,7 +128,7 @@ def test_a_recording_without_memory_cuts_steps(train, replaying):
 
 
 def batch_of(nodes):
-    return pad_batch(arrange_in_pairs(batch_structures([random_structure(0, nodes)])))
+    return pad_batch(batch_structures([random_structure(0, nodes)]))
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_a_size_is_recorded_once_and_inputs_are_copied(replays):
 
 
 def test_what_is_not_padded_runs_singly(replays):
-    batch = arrange_in_pairs(batch_structures([random_structure(0)]))
+    batch = batch_structures([random_structure(0)])
     replays.run(batch)
     assert replays.calls == [len(batch.numbers)]
     assert not replays.recordings
