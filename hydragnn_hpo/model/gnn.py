@@ -68,6 +68,7 @@ from hydragnn_hpo.model.layers import (
     pool_mean,
     pool_sum,
 )
+from hydragnn_hpo.model.row_products import use_kernels
 
 
 def find_conv(name: str) -> type[nn.Module]:
@@ -769,10 +770,10 @@ class MultiHeadGNN(nn.Module):
         graph = {n: h for n, h in heads.items() if is_graph_scalar(h, targets[n])}
         self.shared, self.whole = build_branch_mlps(model, graph), nn.Identity()
         self.branches = {name: branch_key(head) for name, head in graph.items()}
-        self.heads, self.baselines = nn.ModuleDict(), nn.ModuleDict()
-        self.sums = nn.ModuleDict()
+        self.heads, self.baselines, self.sums = (nn.ModuleDict() for _ in range(3))
         for name, head in heads.items():
             self._add_head(name, targets[name], head, model, degree)
+        use_kernels(self, model.kernels)
         self.repulsion = ZBL() if model.repulsion == "zbl" else None
         self._sort_by_kind(heads, targets)
         self.log_variances = nn.Parameter(torch.zeros(len(heads))) if learn_weights else None

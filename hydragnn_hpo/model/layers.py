@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hydragnn_hpo.data import Batch
+from hydragnn_hpo.model.row_products import RowLinear
 
 
 def to_float32(values: Tensor) -> Tensor:
@@ -230,7 +231,7 @@ def mlp(widths: Sequence[int], activation: Callable[[], nn.Module] = nn.SiLU) ->
     """Chain linear maps of ``widths`` (input, hidden ..., output) with activations in between."""
     layers: list[nn.Module] = []
     for inputs, outputs in zip(widths, widths[1:], strict=False):
-        layers.extend((nn.Linear(inputs, outputs), activation()))
+        layers.extend((RowLinear(inputs, outputs), activation()))
     return nn.Sequential(*layers[:-1])
 
 

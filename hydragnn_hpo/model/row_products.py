@@ -1,10 +1,10 @@
-"""Products of many rows with one small matrix, by oneDNN where it is quicker than torch's own.
+"""Products of many rows with one small matrix, by compiled loops where they are quicker than torch.
 
-Shapes: R rows (mostly edges), I and O inputs and outputs of a linear map.
+Shapes: R rows (nodes, pairs or edges), I and O inputs and outputs of a linear map.
 """
 
 import functools
-from collections.abc import Iterator
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +13,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-BLOCKS = (8192, 2048)
-"""Rows that oneDNN multiplies at a time; torch multiplies the rest.
+LEAST_WORK = 2**20
+"""Multiplications from which a call of a loop pays."""
 
-For each shape that it has not seen, oneDNN compiles a function (0.25 ms), of which it keeps 1,024
-at up to half a megabyte each. Batches have ever new numbers of rows.
-"""
-
-LEAST_WORK = 2**25
-"""Multiplications from which blocks pay."""
+LANES = 16
+"""Columns that loops multiply at a time, see ``kernels.product_loops``."""
 
 
 @functools.cache
 def _is_quicker() -> bool:
-    """Check whether this processor multiplies faster by oneDNN than by MKL.
+    """Check whether loops multiply faster on this processor than MKL, and numba is installed.
 
-    On one core of Zen 5 a product of 10,490 rows with a matrix of 64 x 64 has 104 GFlop/s with MKL
-    and 210 with oneDNN; other AMD processors with vectors of 512 bits have not been measured.
+    On one core of Zen 5 they do so 2.3 to 2.5 times; other AMD processors with vectors of 512 bits
+    have not been measured. On Intel's, MKL uses such vectors itself.
     """
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    if not wide or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not importlib.util.find_spec("numba"):
         return False
     try:
         processor = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
         return False
-    return "AuthenticAMD" in processor and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return "AuthenticAMD" in processor
 
 
 def _is_plain(rows: Tensor, weight: Tensor) -> bool:
@@ -54,34 +49,35 @@ def _is_plain(rows: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _is_much(rows: Tensor, weight: Tensor) -> bool:
-    """Check for matrices whose product pays; a tracer would note that it depends on their size."""
-    return (
-        rows.dim() == 2
-        and rows.shape[0] >= BLOCKS[-1]
-        and rows.shape[0] * weight.numel() >= LEAST_WORK
-    )
+def _pays(left: Tensor, right: Tensor, width: int) -> bool:
+    """Check for matrices whose product pays; a tracer would note that it depends on their size.
+
+    Args:
+        left: [R, K].
+        right: the other matrix.
+        width: number of multiplications with each number of ``left``.
+    """
+    if torch.compiler.is_compiling() or not _is_quicker() or not _is_plain(left, right):
+        return False
+    return left.dim() == 2 and left.numel() * width >= LEAST_WORK
 
 
-def _is_for_blocks(rows: Tensor, weight: Tensor) -> bool:
-    """Check whether rows are multiplied block by block."""
-    compiles = torch.compiler.is_compiling()
-    return not compiles and _is_quicker() and _is_plain(rows, weight) and _is_much(rows, weight)
+def _run(loop: str, *inputs: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Run a loop of ``product_loops`` on matrices in fp32; its result has the given shape."""
+    from hydragnn_hpo.model.kernels.product_loops import PRODUCTS
+
+    out = inputs[0].new_empty(shape)
+    arrays = (each.detach().contiguous().numpy() for each in (*inputs, out))
+    PRODUCTS.compile(loop, "float32")(*arrays)
+    return out
 
 
-def _blocks(count: int) -> Iterator[slice]:
-    """Yield the blocks of ``count`` rows."""
-    start = 0
-    for size in BLOCKS:
-        for _ in range((count - start) // size):
-            yield slice(start, start + size)
-            start += size
-
-
-def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``rows @ weight.T + bias`` by oneDNN."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
-    return product
+def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``rows @ weight.T + bias``."""
+    if weight.shape[0] < LANES:
+        return F.linear(rows, weight, bias)
+    bias = rows.new_empty(0) if bias is None else bias
+    return _run("multiply_rows", rows, weight.t(), bias, shape=(len(rows), len(weight)))
 
 
 class _RowProduct(Function):
@@ -89,7 +85,7 @@ class _RowProduct(Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Multiply block by block; what oneDNN gives is small enough to stay in a cache.
+        """Multiply.
 
         Args:
             ctx: keeps rows and weight.
@@ -98,13 +94,7 @@ class _RowProduct(Function):
             bias: [O], or None.
         """
         ctx.save_for_backward(rows, weight)
-        product, done = rows.new_empty(len(rows), len(weight)), 0
-        for block in _blocks(len(rows)):
-            product[block] = _multiply(rows[block], weight, bias)
-            done = block.stop
-        if done < len(rows):
-            product[done:] = F.linear(rows[done:], weight, bias)
-        return product
+        return _multiply(rows, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -117,9 +107,52 @@ class _RowProduct(Function):
         to_rows, to_weight, to_bias = ctx.needs_input_grad
         return (
             multiply_rows(grad, weight.t()) if to_rows else None,
-            grad.t() @ rows if to_weight else None,
+            sum_outer_products(grad, rows) if to_weight else None,
             grad.sum(0) if to_bias else None,
         )
+
+
+class _OuterProductSum(Function):
+    """``sum_outer_products``."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+        """Multiply.
+
+        Args:
+            ctx: keeps the inputs.
+            left: [R, O].
+            right: [R, I].
+        """
+        ctx.save_for_backward(left, right)
+        shape = left.shape[1], right.shape[1]
+        if shape[1] % LANES == 0:
+            return _run("multiply_transposed", left, right, shape=shape)
+        if shape[0] % LANES == 0:
+            return _run("multiply_transposed", right, left, shape=shape[::-1]).t()
+        return left.t() @ right
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Differentiate.
+
+        Returns:
+            Gradients of both inputs; None for one that is not wanted.
+        """
+        left, right = ctx.saved_tensors
+        to_left, to_right = ctx.needs_input_grad
+        return (
+            multiply_rows(right, grad) if to_left else None,
+            multiply_rows(left, grad.t()) if to_right else None,
+        )
+
+
+def sum_outer_products(left: Tensor, right: Tensor) -> Tensor:
+    """Sum the outer products of rows, ``left.T @ right``: [R, O] and [R, I] to [O, I]."""
+    if not _pays(left, right, right.shape[1]):
+        return left.t() @ right
+    product: Tensor = _OuterProductSum.apply(left, right)  # type: ignore[no-untyped-call]
+    return product
 
 
 def multiply_rows(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -133,15 +166,30 @@ def multiply_rows(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         [R, O].
     """
-    if _is_for_blocks(rows, weight):
-        product: Tensor = _RowProduct.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
-        return product
-    return F.linear(rows, weight, bias)
+    if not _pays(rows, weight, weight.shape[0]):
+        return F.linear(rows, weight, bias)
+    product: Tensor = _RowProduct.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+    return product
 
 
 class RowLinear(nn.Linear):
     """A linear map that is applied to many rows."""
 
+    kernels = "auto"
+    """``model.kernels``; ``eager`` leaves products to torch."""
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        """Map rows, [R, I], to [R, O]."""
+        """Map rows, [..., I], to [..., O]."""
+        if self.kernels == "eager" or torch.compiler.is_compiling():
+            return F.linear(input, self.weight, self.bias)
+        if input.dim() > 2:
+            product = multiply_rows(input.flatten(0, -2), self.weight, self.bias)
+            return product.view(*input.shape[:-1], self.out_features)
         return multiply_rows(input, self.weight, self.bias)
+
+
+def use_kernels(model: nn.Module, kernels: str) -> None:
+    """Make all linear maps of a model follow ``model.kernels``."""
+    for module in model.modules():
+        if isinstance(module, RowLinear):
+            module.kernels = kernels

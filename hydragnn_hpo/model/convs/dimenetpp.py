@@ -96,23 +96,23 @@ class DimeNetPPConv(nn.Module):
         super().__init__()
         f, k, width = dimensions.features, dimensions.basis_size, options.int_emb
         self.reach = min(options.angle_cutoff or dimensions.cutoff, dimensions.cutoff)
-        self.receive, self.send = nn.Linear(f, f), nn.Linear(f, f, bias=False)
+        self.receive, self.send = RowLinear(f, f), RowLinear(f, f, bias=False)
         first = dimensions.layer == 0
-        measure = (nn.Linear(k, f), nn.SiLU(), nn.Linear(f, f, bias=False))
+        measure = (RowLinear(k, f), nn.SiLU(), RowLinear(f, f, bias=False))
         self.measure = nn.Sequential(*measure) if first else None
         sizes = (options.num_spherical, options.num_radial, self.reach)
         self.bessel = SphericalBessel(*sizes) if first else None
         self.own, self.other = RowLinear(f, f), RowLinear(f, f)
         self.filter = nn.Sequential(
-            nn.Linear(k, options.basis_emb, bias=False),
-            nn.Linear(options.basis_emb, f, bias=False),
+            RowLinear(k, options.basis_emb, bias=False),
+            RowLinear(options.basis_emb, f, bias=False),
         )
         self.down, self.up = RowLinear(f, width, bias=False), RowLinear(width, f, bias=False)
         self.angular = AngularSum(options)
         self.before = nn.ModuleList(Residual(f) for _ in range(options.before_skip))
         self.mix = RowLinear(f, f)
         self.after = nn.ModuleList(Residual(f) for _ in range(options.after_skip))
-        self.gate = nn.Linear(k, f)
+        self.gate = RowLinear(k, f)
         self.out = _output_block(f, options)
         self.apply(_init_xavier)
         nn.init.ones_(self.gate.bias)
@@ -178,7 +178,7 @@ def _init_xavier(module: nn.Module) -> None:
 def _output_block(features: int, options: DimeNetPPOptions) -> nn.Sequential:
     """Build the map from the sum of messages at a node to the change of its scalars."""
     wide = options.out_emb
-    layers: list[nn.Module] = [nn.Linear(features, wide, bias=False)]
+    layers: list[nn.Module] = [RowLinear(features, wide, bias=False)]
     for _ in range(options.out_layers):
-        layers += [nn.Linear(wide, wide), nn.SiLU()]
-    return nn.Sequential(*layers, nn.Linear(wide, features, bias=False))
+        layers += [RowLinear(wide, wide), nn.SiLU()]
+    return nn.Sequential(*layers, RowLinear(wide, features, bias=False))

@@ -13,6 +13,7 @@ from hydragnn_hpo.config.convs.vector import PaiNNOptions, sent_channels
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.passes import directed_sum, vector_messages_sum
 from hydragnn_hpo.model.layers import ShiftedSoftplus, mlp
+from hydragnn_hpo.model.row_products import RowLinear
 
 
 def send_vectors(
@@ -52,7 +53,7 @@ class RadialFilters(nn.Module):
         """Build ``count`` maps; the envelope, a column of their input, serves as their bias."""
         super().__init__()
         self.maps = nn.ModuleList(
-            nn.Linear(basis_size + 1, features, bias=False) for _ in range(count)
+            RowLinear(basis_size + 1, features, bias=False) for _ in range(count)
         )
 
     def forward(self, edges: Edges) -> list[Tensor]:
@@ -70,9 +71,9 @@ class VectorUpdate(nn.Module):
     def __init__(self, features: int, activation: type[nn.Module]) -> None:
         """Build the mix of vector channels and the perceptron."""
         super().__init__()
-        self.mix = nn.Linear(features, 2 * features, bias=False)
+        self.mix = RowLinear(features, 2 * features, bias=False)
         self.talk = nn.Sequential(
-            nn.Linear(2 * features, features), activation(), nn.Linear(features, 3 * features)
+            RowLinear(2 * features, features), activation(), RowLinear(features, 3 * features)
         )
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:

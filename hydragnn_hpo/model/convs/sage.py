@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import SAGEOptions
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.row_products import RowLinear
 from hydragnn_hpo.model.scatter import segment_max
 
 
@@ -24,9 +25,9 @@ class SAGEConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features, self.aggregation = dimensions.features, options.aggregation
-        self.own = nn.Linear(features, features, bias=False)
-        self.heard = nn.Linear(features, features)
-        self.pool = nn.Linear(features, features) if options.aggregation == "max" else None
+        self.own = RowLinear(features, features, bias=False)
+        self.heard = RowLinear(features, features)
+        self.pool = RowLinear(features, features) if options.aggregation == "max" else None
 
     def forward(
         self, scalars: Tensor, state: Tensor | None, edges: Edges

@@ -24,13 +24,13 @@ class SchNetConv(nn.Module):
         super().__init__()
         features, filters = dimensions.features, options.filters
         self.filter = nn.Sequential(
-            nn.Linear(dimensions.basis_size, filters),
+            RowLinear(dimensions.basis_size, filters),
             ShiftedSoftplus(),
             RowLinear(filters, filters),
         )
-        self.into = nn.Linear(features, filters, bias=False)
+        self.into = RowLinear(features, filters, bias=False)
         self.out = nn.Sequential(
-            nn.Linear(filters, features), ShiftedSoftplus(), nn.Linear(features, features)
+            RowLinear(filters, features), ShiftedSoftplus(), RowLinear(features, features)
         )
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:

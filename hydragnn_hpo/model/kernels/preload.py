@@ -11,9 +11,11 @@ import torch
 with contextlib.suppress(ImportError):
     from hydragnn_hpo.data import load_cached_layout
     from hydragnn_hpo.model.kernels.numba_passes import KERNELS
+    from hydragnn_hpo.model.kernels.product_loops import PRODUCTS
 
     load_cached_layout()
     KERNELS.load_cached()
+    PRODUCTS.load_cached()
 
 if torch.version.cuda or torch.version.hip:
     with contextlib.suppress(ImportError):

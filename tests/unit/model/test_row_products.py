@@ -1,5 +1,8 @@
-"""Products by oneDNN are those of torch, with derivatives; torch does what they cannot."""
+"""Products by compiled loops are those of torch, with derivatives; torch does what they cannot."""
 
+from itertools import product
+
+import numpy as np
 import pytest
 import torch
 from torch.func import vmap
@@ -7,71 +10,129 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import linear
 
 from hydragnn_hpo.model import row_products
-from hydragnn_hpo.model.row_products import RowLinear, multiply_rows
+from hydragnn_hpo.model.row_products import RowLinear, multiply_rows, sum_outer_products
 
-pytestmark = pytest.mark.skipif(
-    not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN."
-)
+product_loops = pytest.importorskip("hydragnn_hpo.model.kernels.product_loops")
 
 
 @pytest.fixture
 def used(monkeypatch):
-    """Use oneDNN for 2 rows and more on any processor, and list the shapes that it is given."""
-    shapes = []
-    product = row_products._multiply
+    """Use loops for any size on any processor, and list those that run with their shapes."""
+    shapes, run = [], row_products._run
 
-    def noted(rows, weight, bias=None):
-        shapes.append((tuple(rows.shape), tuple(weight.shape)))
-        return product(rows, weight, bias)
+    def noted(loop, *inputs, shape):
+        shapes.append((loop, *(tuple(each.shape) for each in inputs[:2])))
+        return run(loop, *inputs, shape=shape)
 
     monkeypatch.setattr(row_products, "_is_quicker", lambda: True)
-    monkeypatch.setattr(row_products, "BLOCKS", (4, 2))
     monkeypatch.setattr(row_products, "LEAST_WORK", 0)
-    monkeypatch.setattr(row_products, "_multiply", noted)
+    monkeypatch.setattr(row_products, "_run", noted)
     return shapes
 
 
-def make_inputs(rows=7):
+def make_inputs(rows=7, inputs=32, outputs=16):
     torch.manual_seed(0)
-    return [torch.randn(size, requires_grad=True) for size in ((rows, 5), (3, 5), (3,))]
+    sizes = ((rows, inputs), (outputs, inputs), (outputs,))
+    return [torch.randn(size, requires_grad=True) for size in sizes]
 
 
-def differentiate(product, inputs):
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 32, 48, 64, 80, 112, 145])
+def test_loops_multiply_for_all_numbers_of_rows_and_of_panels(columns):
+    """Against whole numbers, whose sums are exact."""
+    draw = np.random.default_rng(0)
+    multiply = product_loops.PRODUCTS.compile("multiply_rows", "float32")
+    transposed = product_loops.PRODUCTS.compile("multiply_transposed", "float32")
+    for rows, inner in product((0, 1, 3, 4, 5, 6, 11, 95, 96, 97, 203), (0, 1, 17, 64)):
+        left, right, bias, high = (
+            draw.integers(-8, 9, size).astype(np.float32)
+            for size in ((rows, inner), (inner, columns), (columns,), (rows, columns))
+        )
+        out = np.full((rows + 1, columns), 7.0, np.float32)
+        multiply(left, right, bias, out[:rows])
+        np.testing.assert_array_equal(out[:rows], left @ right + bias)
+        multiply(left, right, bias[:0], out[:rows])
+        np.testing.assert_array_equal(out[:rows], left @ right)
+        assert (out[rows] == 7.0).all()
+        if columns % 16:
+            continue
+        sums = np.full((inner + 1, columns), 7.0, np.float32)
+        transposed(left, high, sums[:inner])
+        np.testing.assert_array_equal(sums[:inner], left.T @ high)
+        assert (sums[inner] == 7.0).all()
+
+
+def test_a_row_has_the_same_bits_wherever_it_stands():
+    """Law 7."""
+    rows, weight, bias = (each.detach() for each in make_inputs(200, 60, 83))
+    whole = row_products._multiply(rows, weight, bias)
+    for first, last in ((0, 1), (5, 9), (90, 103), (199, 200)):
+        alone = row_products._multiply(rows[first:last], weight, bias)
+        assert torch.equal(alone, whole[first:last])
+
+
+def differentiate(function, inputs):
     """Return the values, and the first and second derivatives of a nonlinear function of them."""
-    values = product(*inputs)
+    values = function(*inputs)
     first = torch.autograd.grad((values**3).sum(), inputs, create_graph=True)
     second = torch.autograd.grad(sum((each**2).sum() for each in first), inputs)
     return [values, *first, *second]
 
 
-@pytest.mark.parametrize("rows", [2, 7, 12])
-def test_values_and_derivatives_are_those_of_torch_in_double_precision(used, rows):
-    found = differentiate(multiply_rows, make_inputs(rows))
-    exact = [tensor.detach().double().requires_grad_() for tensor in make_inputs(rows)]
+@pytest.mark.parametrize("rows", [1, 7, 120])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(32, 16), (20, 64), (64, 20), (5, 3)], ids=lambda each: str(each)
+)
+def test_values_and_derivatives_are_those_of_torch_in_double_precision(used, rows, inputs, outputs):
+    found = differentiate(multiply_rows, make_inputs(rows, inputs, outputs))
+    exact = [each.detach().double().requires_grad_() for each in make_inputs(rows, inputs, outputs)]
     for number, (own, wanted) in enumerate(zip(found, differentiate(linear, exact), strict=True)):
-        torch.testing.assert_close(own.double(), wanted, rtol=1e-5, atol=1e-4, msg=str(number))
-    block = min(rows, 4)
-    assert used[0] == ((block, 5), (3, 5))
-    assert ((block, 3), (5, 3)) in used, "gradients by rows are such products, too"
+        scale = float(wanted.detach().abs().max())
+        torch.testing.assert_close(
+            own.double(), wanted, rtol=0, atol=3e-6 * scale, msg=str((number, used))
+        )
+    loops = {loop for loop, *_ in used}
+    wanted = {"multiply_rows", "multiply_transposed"} if (inputs, outputs) != (5, 3) else set()
+    assert loops == wanted
 
 
-def test_numbers_of_rows_do_not_make_new_shapes(used):
-    """oneDNN compiles a function for each shape, and keeps it."""
-    for rows in range(2, 40):
-        multiply_rows(*make_inputs(rows))
-    assert set(used) == {((4, 5), (3, 5)), ((2, 5), (3, 5))}
+def test_sums_of_outer_products_are_differentiated_twice(used):
+    left, right = (each.detach().double() for each in make_inputs(9, 16, 32)[:2])
+    right = torch.randn(9, 48, dtype=torch.float64)
+    exact = [each.requires_grad_() for each in (left, right)]
+    single = [each.detach().float().requires_grad_() for each in exact]
+    wanted = differentiate(lambda one, other: one.t() @ other, exact)
+    for own, value in zip(differentiate(sum_outer_products, single), wanted, strict=True):
+        scale = float(value.detach().abs().max())
+        torch.testing.assert_close(own.double(), value, rtol=0, atol=3e-6 * scale)
+    assert ("multiply_transposed", (9, 16), (9, 48)) in used
 
 
-def test_a_layer_maps_as_one_of_torch_with_the_same_names(used):
-    layer, plain = RowLinear(5, 3, bias=False), torch.nn.Linear(5, 3, bias=False)
+def test_gradients_may_be_spread_or_turned(used):
+    """What autograd hands on is no whole array: here one number for all, and a matrix turned."""
+    rows, weight, bias = make_inputs()
+    multiply_rows(rows, weight, bias).sum().backward()
+    torch.testing.assert_close(bias.grad, torch.full((16,), 7.0))
+    torch.testing.assert_close(rows.grad, weight.detach().sum(0).expand(7, 32))
+    torch.testing.assert_close(weight.grad, rows.detach().sum(0).expand(16, 32))
+    turned = multiply_rows(rows.detach().t().contiguous().t(), weight)
+    torch.testing.assert_close(turned, linear(rows, weight))
+
+
+@pytest.mark.parametrize("shape", [(4, 32), (4, 3, 32), (2, 2, 3, 32), (0, 32), (0, 3, 32)])
+def test_a_layer_maps_as_one_of_torch_with_the_same_names(used, shape):
+    layer, plain = RowLinear(32, 16, bias=False), torch.nn.Linear(32, 16, bias=False)
     plain.load_state_dict(layer.state_dict())
-    rows = torch.randn(4, 5)
+    rows = torch.randn(shape)
     with torch.inference_mode():
         torch.testing.assert_close(layer(rows), plain(rows))
     assert used
+    used.clear()
+    row_products.use_kernels(layer, "eager")
+    assert torch.equal(layer(rows), plain(rows))
+    assert used == []
 
 
-@pytest.mark.parametrize("way", ["double", "bf16", "vmap", "traced", "three dimensions"])
+@pytest.mark.parametrize("way", ["double", "bf16", "vmap", "traced"])
 def test_torch_multiplies_what_is_no_plain_matrix_in_single_precision(used, way):
     rows, weight, bias = (each.detach() for each in make_inputs())
     wanted = linear(rows, weight, bias)
@@ -83,11 +144,9 @@ def test_torch_multiplies_what_is_no_plain_matrix_in_single_precision(used, way)
         assert found.dtype is torch.bfloat16
         wanted = found
     elif way == "vmap":
-        found = vmap(lambda one: multiply_rows(rows, one, bias))(weight.expand(2, 3, 5))[1]
-    elif way == "traced":
-        found = make_fx(multiply_rows)(rows, weight, bias)(rows, weight, bias)
+        found = vmap(lambda one: multiply_rows(rows, one, bias))(weight.expand(2, 16, 32))[1]
     else:
-        found = multiply_rows(rows.unsqueeze(0), weight, bias)[0]
+        found = make_fx(multiply_rows)(rows, weight, bias)(rows, weight, bias)
     torch.testing.assert_close(found, wanted)
     assert used == []
 
@@ -95,19 +154,18 @@ def test_torch_multiplies_what_is_no_plain_matrix_in_single_precision(used, way)
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_program_is_traced_for_any_number_of_rows(used, monkeypatch, strict):
     """A look at the number of rows would tie the program to those on one side of the limit."""
-    monkeypatch.setattr(row_products, "LEAST_WORK", 100 * 15)
-    layer, rows = RowLinear(5, 3), torch.export.Dim("rows", min=2, max=4096)
+    monkeypatch.setattr(row_products, "LEAST_WORK", 100 * 32 * 16)
+    layer, rows = RowLinear(32, 16), torch.export.Dim("rows", min=2, max=4096)
     program = torch.export.export(
-        layer, (torch.randn(7, 5),), dynamic_shapes=({0: rows},), strict=strict
+        layer, (torch.randn(7, 32),), dynamic_shapes=({0: rows},), strict=strict
     )
-    assert program.module()(torch.randn(4000, 5)).shape == (4000, 3)
+    assert program.module()(torch.randn(4000, 32)).shape == (4000, 16)
     assert used == []
 
 
 def test_few_rows_are_left_to_torch(used, monkeypatch):
     rows, weight, bias = make_inputs()
-    multiply_rows(rows[:1], weight, bias)
-    monkeypatch.setattr(row_products, "LEAST_WORK", 7 * 15 + 1)
+    monkeypatch.setattr(row_products, "LEAST_WORK", 7 * 32 * 16 + 1)
     multiply_rows(rows, weight, bias)
     assert used == []
     multiply_rows(torch.cat((rows, rows)), weight, bias)
