@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-LEAST_WORK = 2**20
+LEAST_WORK = 2**19
 """Multiplications from which a call of a loop pays."""
 
 LANES = 16
@@ -62,22 +62,47 @@ def _pays(left: Tensor, right: Tensor, width: int) -> bool:
     return left.dim() == 2 and left.numel() * width >= LEAST_WORK
 
 
-def _run(loop: str, *inputs: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Run a loop of ``product_loops`` on matrices in fp32; its result has the given shape."""
+def _run(loop: str, *arrays: Tensor) -> Tensor:
+    """Run a loop of ``product_loops`` on arrays in fp32, and return the last, its result."""
     from hydragnn_hpo.model.kernels.product_loops import PRODUCTS
 
-    out = inputs[0].new_empty(shape)
-    arrays = (each.detach().contiguous().numpy() for each in (*inputs, out))
-    PRODUCTS.compile(loop, "float32")(*arrays)
-    return out
+    given = [each.detach().contiguous().numpy() for each in arrays]
+    PRODUCTS.compile(loop, "float32")(*given)
+    return arrays[-1]
 
 
 def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return ``rows @ weight.T + bias``."""
     if weight.shape[0] < LANES:
         return F.linear(rows, weight, bias)
-    bias = rows.new_empty(0) if bias is None else bias
-    return _run("multiply_rows", rows, weight.t(), bias, shape=(len(rows), len(weight)))
+    bias, out = rows.new_empty(0) if bias is None else bias, rows.new_empty(len(rows), len(weight))
+    if weight.is_contiguous():
+        return _run("map_rows", rows, weight, bias, out)
+    return _run("multiply_rows", rows, weight.t(), bias, out)
+
+
+def _differentiate(
+    grad: Tensor, rows: Tensor, weight: Tensor, *, to_rows: bool, to_bias: bool
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Differentiate ``_multiply`` by one loop.
+
+    Args:
+        grad: gradient of its result, [R, O].
+        rows: [R, I].
+        weight: [O, I].
+        to_rows: whether the gradient of the rows is wanted.
+        to_bias: whether that of the bias is.
+
+    Returns:
+        Gradients of rows, weight and bias; None for those that are not wanted.
+    """
+    slopes = (
+        rows.new_empty(rows.shape if to_rows else (0, rows.shape[1])),
+        rows.new_empty(weight.shape),
+        rows.new_empty(len(weight) if to_bias else 0),
+    )
+    _run("differentiate_map", grad, rows, weight, *slopes)
+    return slopes[0] if to_rows else None, slopes[1], slopes[2] if to_bias else None
 
 
 class _RowProduct(Function):
@@ -105,6 +130,8 @@ class _RowProduct(Function):
         """
         rows, weight = ctx.saved_tensors
         to_rows, to_weight, to_bias = ctx.needs_input_grad
+        if to_weight and not torch.is_grad_enabled() and rows.shape[1] % LANES == 0:
+            return _differentiate(grad, rows, weight, to_rows=to_rows, to_bias=to_bias)
         return (
             multiply_rows(grad, weight.t()) if to_rows else None,
             sum_outer_products(grad, rows) if to_weight else None,
@@ -127,9 +154,9 @@ class _OuterProductSum(Function):
         ctx.save_for_backward(left, right)
         shape = left.shape[1], right.shape[1]
         if shape[1] % LANES == 0:
-            return _run("multiply_transposed", left, right, shape=shape)
+            return _run("multiply_transposed", left, right, left.new_empty(shape))
         if shape[0] % LANES == 0:
-            return _run("multiply_transposed", right, left, shape=shape[::-1]).t()
+            return _run("multiply_transposed", right, left, left.new_empty(shape[::-1])).t()
         return left.t() @ right
 
     @staticmethod

@@ -203,6 +203,7 @@ def _multiply_rest(rows: Array, matrix: Array, out: Array) -> None:
             out[row, column] = total
 
 
+@register_jitable
 def _multiply_rows(rows: Array, matrix: Array, bias: Array, out: Array) -> None:
     """Multiply rows, [R, K], with a matrix, [K, N], and add a bias, [N], if it is not empty."""
     (count, inner), width = rows.shape, out.shape[1]
@@ -215,6 +216,46 @@ def _multiply_rows(rows: Array, matrix: Array, bias: Array, out: Array) -> None:
         _add_panels(rows, matrix, out, at, steps, (size, inner))
     if width % LANES:
         _multiply_rest(rows, matrix, out)
+
+
+def _map_rows(rows: Array, weight: Array, bias: Array, out: Array) -> None:
+    """Multiply rows, [R, K], with the transpose of a matrix, [N, K], see ``_multiply_rows``."""
+    matrix = np.empty(weight.shape[::-1], weight.dtype)
+    for row in range(weight.shape[0]):
+        for column in range(weight.shape[1]):
+            matrix[column, row] = weight[row, column]
+    _multiply_rows(rows, matrix, bias, out)
+
+
+def _differentiate_map(
+    grad: Array, rows: Array, weight: Array, to_rows: Array, to_weight: Array, to_bias: Array
+) -> None:
+    """Differentiate ``_map_rows``; K is a multiple of ``LANES``.
+
+    Args:
+        grad: gradient of its result, [R, N].
+        rows: [R, K].
+        weight: [N, K].
+        to_rows: result, [R, K], or without rows.
+        to_weight: result, [N, K].
+        to_bias: result, [N], or empty.
+    """
+    (count, width), inner = grad.shape, rows.shape[1]
+    to_weight[:] = 0.0
+    to_bias[:] = 0.0
+    for start in range(0, count, _CHUNK):
+        size = min(_CHUNK, count - start)
+        here, there = start * width, start * inner
+        _add_panels(
+            grad, rows, to_weight, (here, there, 0), (1, width, inner, inner), (width, size)
+        )
+        if len(to_rows):
+            to_rows[start : start + size] = 0.0
+            steps = (width, 1, inner, inner)
+            _add_panels(grad, weight, to_rows, (here, 0, there), steps, (size, width))
+        for row in range(start, start + size):
+            for column in range(len(to_bias)):
+                to_bias[column] += grad[row, column]
 
 
 def _multiply_transposed(left: Array, right: Array, out: Array) -> None:
@@ -231,5 +272,7 @@ def _multiply_transposed(left: Array, right: Array, out: Array) -> None:
 
 PRODUCTS = CompiledLoops({
     "multiply_rows": (_multiply_rows, "2 2 1 2"),
+    "map_rows": (_map_rows, "2 2 1 2"),
+    "differentiate_map": (_differentiate_map, "2 2 2 2 2 1"),
     "multiply_transposed": (_multiply_transposed, "2 2 2"),
 })  # fmt: skip
