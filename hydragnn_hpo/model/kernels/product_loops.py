@@ -157,6 +157,8 @@ def _make_panel(vectors: int) -> Any:
             one(left, right, out, here, steps, count)
             row += 1
 
+    # Machine code is linked by name, also what another process has cached.
+    panel.__qualname__ = f"_panel{vectors}"
     return register_jitable(panel)
 
 

@@ -1,5 +1,8 @@
 """Products by compiled loops are those of torch, with derivatives; torch does what they cannot."""
 
+import os
+import subprocess
+import sys
 from itertools import product
 
 import numpy as np
@@ -59,6 +62,31 @@ def test_loops_multiply_for_all_numbers_of_rows_and_of_panels(columns):
         transposed(left, high, sums[:inner])
         np.testing.assert_array_equal(sums[:inner], left.T @ high)
         assert (sums[inner] == 7.0).all()
+
+
+COMPILED = """
+import sys, numba, numpy as np
+from hydragnn_hpo.model.kernels.product_loops import PRODUCTS
+for _ in range(int(sys.argv[1])):
+    numba.njit(numba.void())(lambda: None)
+for name in sys.argv[2:]:
+    PRODUCTS.compile(name, "float32")
+left, right, out = np.ones((6, 3), "f4"), np.ones((3, 48), "f4"), np.full((8, 16), 7.0, "f4")
+for first in (0, 16, 32):
+    matrix = np.ascontiguousarray(right[:, first : first + 16])
+    PRODUCTS.compile("multiply_rows", "float32")(left, matrix, np.zeros(0, "f4"), out[1:7])
+    assert (out[1:7] == 3.0).all() and (out[[0, 7]] == 7.0).all(), out
+"""
+
+
+@pytest.mark.slow
+def test_what_processes_have_cached_in_another_order_links_to_the_right_code(tmp_path):
+    """Numba numbers functions as they come: loops of 2 and of 4 registers had the same symbol."""
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    for given in (["0", "multiply_rows"], ["2", "multiply_transposed"], ["4", "map_rows"]):
+        subprocess.run([sys.executable, "-c", COMPILED, *given], env=env, check=True, timeout=300)
+    names = ["differentiate_map", "map_rows", "multiply_transposed"]
+    subprocess.run([sys.executable, "-c", COMPILED, "0", *names], env=env, check=True, timeout=300)
 
 
 def test_a_row_has_the_same_bits_wherever_it_stands():
