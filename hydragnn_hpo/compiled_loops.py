@@ -11,6 +11,7 @@ import functools
 import hashlib
 import logging
 import sys
+import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ from hydragnn_hpo.files import cache_folder, make_private
 logger = logging.getLogger(__name__)
 
 Loop = Callable[..., None]
+
+_settings_change = threading.Lock()
+"""Held while a thread compiles: it changes settings of the process, and batches are made in threads
+of their own."""
 
 _FASTMATH = {"contract", "reassoc", "nsz"}
 """Freedoms of the compiler: fused multiply-adds, and sums over features in vector registers. NaN
@@ -155,20 +160,21 @@ def _compile(loop: Loop, arguments: list[Any], freedoms: Any, folder: Path | Non
         folder: of the cache; None for no cache.
     """
     settings: Any = numba.config
-    before = settings.CACHE_DIR, getattr(settings, "CACHE_LOCATOR_CLASSES", "")
-    settings.CACHE_DIR = str(folder or "")
-    settings.CACHE_LOCATOR_CLASSES = f"{__name__}.{LoopLocator.__name__}"
-    try:  # numba notes the folder of a function when it is decorated
-        compiled: Loop = numba.njit(  # type: ignore[call-overload]
-            numba.void(*arguments),
-            cache=folder is not None,
-            nogil=True,
-            fastmath=freedoms,
-            error_model="numpy",
-            noalias=True,
-        )(loop)
-    finally:
-        settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before
+    with _settings_change:
+        before = settings.CACHE_DIR, getattr(settings, "CACHE_LOCATOR_CLASSES", "")
+        settings.CACHE_DIR = str(folder or "")
+        settings.CACHE_LOCATOR_CLASSES = f"{__name__}.{LoopLocator.__name__}"
+        try:  # numba notes the folder of a function when it is decorated
+            compiled: Loop = numba.njit(  # type: ignore[call-overload]
+                numba.void(*arguments),
+                cache=folder is not None,
+                nogil=True,
+                fastmath=freedoms,
+                error_model="numpy",
+                noalias=True,
+            )(loop)
+        finally:
+            settings.CACHE_DIR, settings.CACHE_LOCATOR_CLASSES = before
     return compiled
 
 

@@ -42,6 +42,7 @@ def _is_plain(rows: Tensor, weight: Tensor) -> bool:
         not torch._C._len_torch_dispatch_stack()
         and torch._C._functorch.peek_interpreter_stack() is None
         and type(rows) is Tensor
+        and not torch._C._functorch.is_legacy_batchedtensor(rows)
         and type(weight) in (Tensor, nn.Parameter)
         and rows.dtype is torch.float32 is weight.dtype
         and rows.device.type == "cpu"
@@ -130,7 +131,8 @@ class _RowProduct(Function):
         """
         rows, weight = ctx.saved_tensors
         to_rows, to_weight, to_bias = ctx.needs_input_grad
-        if to_weight and not torch.is_grad_enabled() and rows.shape[1] % LANES == 0:
+        by_one = to_weight and rows.shape[1] % LANES == 0 and _is_plain(grad, weight)
+        if by_one and not torch.is_grad_enabled():
             return _differentiate(grad, rows, weight, to_rows=to_rows, to_bias=to_bias)
         return (
             multiply_rows(grad, weight.t()) if to_rows else None,

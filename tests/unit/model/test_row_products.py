@@ -150,6 +150,22 @@ def test_sums_of_outer_products_are_differentiated_twice(used):
     assert ("multiply_transposed", (9, 16), (9, 48)) in used
 
 
+def test_several_gradients_at_once_are_left_to_torch(used):
+    rows, weight, bias = make_inputs()
+    values = multiply_rows(rows, weight, bias)
+    given = torch.randn(3, *values.shape)
+    found = torch.autograd.grad(values, (rows, weight, bias), given, is_grads_batched=True)
+    wanted = torch.autograd.grad(
+        linear(rows, weight, bias), (rows, weight, bias), given, is_grads_batched=True
+    )
+    for own, value in zip(found, wanted, strict=True):
+        torch.testing.assert_close(own, value)
+
+
+def test_the_width_of_a_register_is_known_where_loops_are_not():
+    assert row_products.LANES == product_loops.LANES
+
+
 def test_gradients_may_be_spread_or_turned(used):
     """What autograd hands on is no whole array: here one number for all, and a matrix turned."""
     rows, weight, bias = make_inputs()
