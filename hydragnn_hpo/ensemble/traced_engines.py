@@ -78,12 +78,12 @@ STREAMS = 4
 
 QUICKER_BY_LOOPS = (
     *("cgcnn", "dimenetpp", "egnn", "et", "mace"),
-    *("pna", "pnaeq", "pnaplus", "schnet"),
+    *("painn", "pna", "pnaeq", "pnaplus", "schnet"),
 )
 """Convs that numba's loops run quicker on a CPU than machine code, which is of torch's operations.
 Measured on crystals, 2026-11-28, as shares of its time: 0.52 to 0.54 for the three of PNA, 0.69
-``et``, 0.74 ``mace``, 0.81 ``cgcnn``, 0.83 ``egnn``, 0.90 ``schnet``, 0.94 ``dimenetpp``; not
-``painn`` 1.02, ``gat`` 1.22, ``gin`` 1.32, ``sage`` 1.35."""
+``et``, 0.74 ``mace``, 0.81 ``cgcnn``, 0.83 ``egnn``, 0.90 ``schnet``, 0.94 ``dimenetpp``; with
+products by loops 0.78 ``painn``; not ``gin`` 1.05 and ``sage`` 1.25, nor ``gat``, 1.22 before."""
 
 _aten: Any = torch.ops.aten
 
