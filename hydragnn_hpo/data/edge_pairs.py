@@ -6,7 +6,7 @@ Shapes: N nodes, E edges, P pairs of edges, where an edge without a reverse is o
 """
 
 import functools
-import importlib.util
+import importlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,13 +53,18 @@ def pair_edges(edge_index: IntArray, shift: NDArray[Any], num_nodes: int) -> Pai
         The layout; None where edges are not sorted by receiver and sender, as is possible in graphs
         that this package has not built.
     """
-    lay_out = lay_out_by_loop if _has_numba() else lay_out_by_numpy
+    lay_out = lay_out_by_loop if _has_loop() else lay_out_by_numpy
     return lay_out(edge_index, shift, num_nodes)
 
 
 @functools.cache
-def _has_numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
+def _has_loop() -> bool:
+    """Check whether numba is installed and can be imported."""
+    try:
+        importlib.import_module("hydragnn_hpo.data.pair_loops")
+    except ImportError:
+        return False
+    return True
 
 
 def load_cached_layout() -> None:

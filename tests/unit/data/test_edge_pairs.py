@@ -1,5 +1,7 @@
 """Every edge stands beside its reverse, by numpy and by the compiled loop."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -161,7 +163,9 @@ def test_edges_that_are_not_sorted_give_none(lay_out):
 def test_without_numba_pairs_are_found_by_numpy(monkeypatch):
     edge_index, shift = neighbours(5, SMALL, 4.0)
     laid = pair_edges(edge_index, shift, 5)
-    monkeypatch.setattr(edge_pairs, "_has_numba", lambda: False)
+    monkeypatch.delitem(sys.modules, "hydragnn_hpo.data.pair_loops", raising=False)
+    monkeypatch.setitem(sys.modules, "numba.extending", None)
+    monkeypatch.setattr(edge_pairs, "_has_loop", edge_pairs._has_loop.__wrapped__)
     monkeypatch.setattr(edge_pairs, "lay_out_by_loop", None)
     for one, other in zip(laid, pair_edges(edge_index, shift, 5), strict=True):
         np.testing.assert_array_equal(one, other)
