@@ -146,11 +146,12 @@ class ModelConfig(Config):
     the data repel each other."""
 
     kernels: Literal["auto", "eager", "numba", "triton"] = "auto"
-    """Implementation of the passes over the edges. ``eager``: torch's operations. ``numba``: loops
-    compiled for the CPU (extra ``fast``), in fp32 and fp64. ``triton``: loops compiled for CUDA and
-    ROCm devices (torch for these brings Triton), also in bf16, which they sum in fp32 and round
-    once. What loops do not know runs as with ``eager``. ``auto``: the loops of the device, where
-    they are installed. Results differ in rounding only."""
+    """Implementation of the passes over the edges, and of products with weights on AMD processors
+    with vectors of 512 bits. ``eager``: torch's operations. ``numba``: loops compiled for the CPU
+    (extra ``fast``), in fp32 and fp64. ``triton``: loops compiled for CUDA and ROCm devices (torch
+    for these brings Triton), also in bf16, which they sum in fp32 and round once. What loops do not
+    know runs as with ``eager``. ``auto``: the loops of the device, where they are installed.
+    Results differ in rounding only."""
 
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the conv; those left out take their defaults."""
