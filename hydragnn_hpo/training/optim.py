@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.adamw import adamw
 
 from hydragnn_hpo.config import TrainConfig
 from hydragnn_hpo.training.parallel import (
@@ -21,6 +20,134 @@ from hydragnn_hpo.training.parallel import (
 
 ParameterGroup = dict[str, Any]
 """A parameter group as torch defines it: its ``params``, and settings of the optimizer by name."""
+
+
+class _Moments(NamedTuple):
+    """This rank's part of a group's parameters and of their state, in the group's order."""
+
+    parameters: list[Tensor]
+    means: list[Tensor]
+    """Averages of the gradients."""
+    squares: list[Tensor]
+    """Averages of the squared gradients."""
+    counts: list[Tensor]
+    """Steps of each parameter, fp32 scalars: views of ``all_counts``."""
+    all_counts: Tensor
+    """The same in one array."""
+
+    def pick(self, places: list[int]) -> "_Moments":
+        """Return those of some parameters."""
+        everything = (self.parameters, self.means, self.squares, self.counts)
+        parameters, means, squares, counts = (
+            [each[place] for place in places] for each in everything
+        )
+        return _Moments(parameters, means, squares, counts, self.all_counts)
+
+
+class FusedAdam(Optimizer):
+    """Adam, or AdamW, by torch's fused kernels.
+
+    torch's own classes look up and count every parameter anew in each step, which takes longer than
+    the update of a small model. Here a group's tensors are listed once, and counted by one
+    operation.
+    Source: Kingma and Ba (2015), arXiv:1412.6980, algorithm 1; Loshchilov and Hutter (2019),
+    arXiv:1711.05101, algorithm 2.
+    """
+
+    decoupled = True
+    """Whether the decay is beside the step (AdamW), not part of the gradient."""
+
+    def __init__(
+        self,
+        groups: Iterable[ParameterGroup],
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        **settings: Any,
+    ) -> None:
+        """Store the parameter groups.
+
+        Args:
+            groups: may set ``weight_decay`` (default 0).
+            lr: learning rate.
+            betas: decays of the averages of gradients and of squared gradients.
+            eps: added to the root of the average square.
+            settings: defaults of more settings of groups.
+        """
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, **settings}
+        super().__init__(groups, defaults)
+        self._listed: dict[int, _Moments] = {}
+        self._listed_state: object = None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step; parameters without a gradient stay. ``closure`` must be None."""
+        assert closure is None
+        for number, group in enumerate(self.param_groups):
+            self._update(number, group)
+
+    def _update(self, number: int, group: ParameterGroup) -> None:
+        """Update the parameters of a group that have a gradient, and their averages."""
+        moments, gradients = self._moments(number, group), [p.grad for p in group["params"]]
+        places = [place for place, grad in enumerate(gradients) if grad is not None]
+        if not places:
+            return
+        if len(places) == len(gradients):
+            moments.all_counts.add_(1)
+        else:
+            moments = moments.pick(places)
+            torch._foreach_add_(moments.counts, 1)
+        kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+        beta1, beta2 = group["betas"]
+        kernel(
+            moments.parameters,
+            [local_part(gradients[place]) for place in places],
+            moments.means,
+            moments.squares,
+            [],
+            moments.counts,
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _moments(self, number: int, group: ParameterGroup) -> _Moments:
+        """Return the tensors of a group, listed anew after a state was loaded."""
+        if self._listed_state is not self.state:
+            self._listed, self._listed_state = {}, self.state
+        if number not in self._listed:
+            self._listed[number] = self._list_moments(group["params"])
+        return self._listed[number]
+
+    def _list_moments(self, parameters: list[Tensor]) -> _Moments:
+        states: list[dict[str, Tensor]] = [self.state[parameter] for parameter in parameters]
+        for parameter, state in zip(parameters, states, strict=True):
+            if not state:
+                state["step"] = torch.zeros((), device=parameter.device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        steps = [state["step"].to(p.device) for state, p in zip(states, parameters, strict=True)]
+        all_counts = torch.stack(steps) if steps else torch.zeros(0)
+        for state, count in zip(states, all_counts.unbind(), strict=True):
+            state["step"] = count
+        return _Moments(
+            [local_part(parameter) for parameter in parameters],
+            [local_part(state["exp_avg"]) for state in states],
+            [local_part(state["exp_avg_sq"]) for state in states],
+            [state["step"] for state in states],
+            all_counts,
+        )
+
+
+class CoupledAdam(FusedAdam):
+    """Adam, whose decay is part of the gradient."""
+
+    decoupled = False
 
 
 class Lamb(Optimizer):
@@ -108,7 +235,7 @@ _ROUNDS = 5
 """Number of iterations."""
 
 
-class Muon(Optimizer):
+class Muon(FusedAdam):
     """Two optimizers in one: groups with ``matrices`` take orthogonal steps, others AdamW's.
 
     Steps of matrices have the root mean square that AdamW's usually have, so that one learning rate
@@ -139,28 +266,14 @@ class Muon(Optimizer):
             betas: decays of AdamW's averages.
             eps: added to the root of AdamW's average square.
         """
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": 0.0,
-            "matrices": False,
-        }
-        super().__init__(groups, defaults)
-        for group in self.param_groups:
-            group["fused"] = (
-                True  # torch then keeps the count of steps on the device of the parameters.
-            )
+        settings = {"momentum": momentum, "nesterov": nesterov, "matrices": False}
+        super().__init__(groups, lr=lr, betas=betas, eps=eps, **settings)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Take one step; parameters without a gradient stay. ``closure`` must be None."""
-        assert closure is None
-        for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            (self._step_matrices if group["matrices"] else self._step_adamw)(parameters, group)
+    def _update(self, number: int, group: ParameterGroup) -> None:
+        if group["matrices"]:
+            self._step_matrices([p for p in group["params"] if p.grad is not None], group)
+        else:
+            super()._update(number, group)
 
     def _step_matrices(self, matrices: list[Tensor], group: ParameterGroup) -> None:
         """Step along the orthogonalized average of the gradients."""
@@ -177,36 +290,6 @@ class Muon(Optimizer):
             weight, mine = local_part(parameter), local_part(distribute_like(direction, parameter))
             weight.mul_(1.0 - group["lr"] * group["weight_decay"])
             weight.add_(mine, alpha=-group["lr"] * length)
-
-    def _step_adamw(self, parameters: list[Tensor], group: ParameterGroup) -> None:
-        """Step as AdamW does."""
-        states = [self._state(parameter) for parameter in parameters]
-        beta1, beta2 = group["betas"]
-        adamw(
-            [local_part(parameter) for parameter in parameters],
-            local_gradients(parameters),
-            [local_part(state["exp_avg"]) for state in states],
-            [local_part(state["exp_avg_sq"]) for state in states],
-            [],
-            [state["step"] for state in states],
-            foreach=False,
-            fused=True,
-            amsgrad=False,
-            beta1=beta1,
-            beta2=beta2,
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
-
-    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        return state
 
 
 def _orthogonalize_groups(matrices: list[Tensor]) -> list[Tensor]:
@@ -303,27 +386,6 @@ def _kernel_options(model: nn.Module) -> _KernelOptions:
     return {"fused": False, "foreach": False} if parts else {"fused": True}
 
 
-class _LocalShards:
-    """Makes torch's elementwise optimizers work on this rank's part of each tensor.
-
-    ``DTensor`` operations have the same result, but take some hundred microseconds each.
-    """
-
-    def _init_group(self, group: ParameterGroup, *lists: list[Any]) -> bool:
-        is_complex: bool = super()._init_group(group, *lists)  # type: ignore[misc]
-        for tensors in lists:
-            tensors[:] = [local_part(tensor) for tensor in tensors]
-        return is_complex
-
-
-class ShardedAdamW(_LocalShards, torch.optim.AdamW):
-    """AdamW for sharded weights."""
-
-
-class ShardedAdam(_LocalShards, torch.optim.Adam):
-    """Adam for sharded weights."""
-
-
 class _AdaptiveOptions(TypedDict):
     lr: float
     betas: tuple[float, float]
@@ -336,13 +398,11 @@ def _adaptive_options(config: TrainConfig) -> _AdaptiveOptions:
 
 
 def _adamw(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    kind = ShardedAdamW if has_dtensors(model.parameters()) else torch.optim.AdamW
-    return kind(_groups(model, config), **_adaptive_options(config), fused=True)
+    return FusedAdam(_groups(model, config), **_adaptive_options(config))
 
 
 def _adam(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    kind = ShardedAdam if has_dtensors(model.parameters()) else torch.optim.Adam
-    return kind(_groups(model, config), **_adaptive_options(config), fused=True)
+    return CoupledAdam(_groups(model, config), **_adaptive_options(config))
 
 
 def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:

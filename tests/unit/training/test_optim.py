@@ -71,18 +71,18 @@ def walk(model, optimizer, gradients):
     for step, grads in enumerate(gradients):
         optimizer.zero_grad()
         for name, parameter in model.named_parameters():
-            parameter.grad = torch.from_numpy(grads[name].copy())
+            parameter.grad = torch.from_numpy(grads[name].copy()) if name in grads else None
         for group in optimizer.param_groups:
             group["lr"] = RATE / (step + 1)
         optimizer.step()
     return {name: p.detach().numpy() for name, p in model.named_parameters()}
 
 
-def adam(x, grads, config, *, decay, decoupled):
+def adam(x, grads, config, *, decay, decoupled, late=0):
     """Kingma and Ba, algorithm 1; the decay as L2, or beside the step (Loshchilov, algorithm 2)."""
     m = v = np.zeros_like(x)
     for t, g in enumerate(grads, 1):
-        rate = RATE / t
+        rate = RATE / (t + late)
         if decoupled:
             x = x - rate * decay * x
         else:
@@ -158,6 +158,20 @@ def test_steps_of_a_slow_loop(name, settings):
             expected = lamb(x, grads, config)
         else:
             expected = adam(x, grads, config, decay=decay, decoupled=name != "adam")
+        np.testing.assert_allclose(found[key], expected, rtol=1e-10, atol=1e-12, err_msg=key)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "muon"])
+def test_a_parameter_without_a_gradient_waits(name):
+    model, config = net(), config_of(name)
+    start = {n: p.detach().numpy().copy() for n, p in model.named_parameters()}
+    gradients = gradients_of(model)
+    for step, grads in enumerate(gradients):
+        del grads["norm.weight" if step < 2 else "embedding.weight"]
+    found = walk(model, make_optimizer(model, config), gradients)
+    for key, late in (("norm.weight", 2), ("embedding.weight", 0), ("norm.bias", 0)):
+        grads = [each[key] for each in gradients if key in each]
+        expected = adam(start[key], grads, config, decay=0.0, decoupled=True, late=late)
         np.testing.assert_allclose(found[key], expected, rtol=1e-10, atol=1e-12, err_msg=key)
 
 
