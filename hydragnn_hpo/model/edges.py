@@ -8,7 +8,7 @@ Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -174,10 +174,28 @@ class Edges:
 
     def faded_sum(self, values: Tensor) -> Tensor:
         """Sum ``envelope_ij * value_j`` over neighbours j, [N, F] to [N, F]."""
-        weights = self.pair_envelope
-        if weights.requires_grad or weights.dtype is not values.dtype:
-            return passes.weighted_sum(values, weights, self.links)
+        if self._needs_autograd(values):
+            return passes.weighted_sum(values, self.pair_envelope, self.links)
         return scatter.sum_neighbors(values, *self.faded_neighbors)
+
+    def faded_mean(self, values: Tensor) -> Tensor:
+        """Divide ``faded_sum`` by 1 + the sum of envelopes, [N, F] to [N, F].
+
+        A node is so one of its neighbours, with a zero message: the mean stays smooth where the
+        last neighbour crosses the cutoff.
+        """
+        if self._needs_autograd(values):
+            return self.faded_sum(values) / self.num_faded
+        return scatter.sum_neighbors(values, *self.averaged_neighbors)
+
+    def _needs_autograd(self, values: Tensor) -> bool:
+        """Check whether envelopes have a gradient, or another dtype than ``values``."""
+        return self.pair_envelope.requires_grad or self.pair_envelope.dtype is not values.dtype
+
+    @cached_property
+    def num_faded(self) -> Tensor:
+        """Number of neighbours of each node by their envelopes, itself included, [N, 1]."""
+        return 1.0 + self.sum_messages(self.envelope)
 
     @cached_property
     def faded_neighbors(self) -> tuple[scatter.Segments, scatter.Segments]:
@@ -186,15 +204,32 @@ class Edges:
         Returns:
             The senders of the edges that each node receives, the receivers of those that it sends.
         """
-        links, weights = self.links, self.envelope.squeeze(-1)
-
-        def sort(other: Tensor, order: Tensor, starts: Tensor) -> scatter.Segments:
-            return other.index_select(0, order), starts, weights.index_select(0, order)
-
-        senders = sort(links.sender, links.by_receiver, links.receiver_starts)
-        if links.sender_starts is links.receiver_starts:
+        senders = self._sort_senders(weights := self.envelope.squeeze(-1))
+        if self.links.sender_starts is self.links.receiver_starts:
             return senders, senders  # every edge has its reverse, as long as itself
-        return senders, sort(links.receiver, links.by_sender, links.sender_starts)
+        return senders, self._sort_receivers(weights)
+
+    @cached_property
+    def averaged_neighbors(self) -> tuple[scatter.Segments, scatter.Segments]:
+        """Neighbours of all nodes with weights whose sums are means, see ``faded_mean``.
+
+        Returns:
+            As ``faded_neighbors`` has them.
+        """
+        weights = self.envelope / self.num_faded.index_select(0, self.receiver)
+        return self._sort_senders(weights.squeeze(-1)), self._sort_receivers(weights.squeeze(-1))
+
+    def _sort_senders(self, weights: Tensor) -> scatter.Segments:
+        """Return the senders of the edges that each node receives, with weights of edges, [E]."""
+        order = self.links.by_receiver
+        rows = self.sender.index_select(0, order)
+        return rows, self.links.receiver_starts, weights.index_select(0, order)
+
+    def _sort_receivers(self, weights: Tensor) -> scatter.Segments:
+        """Return the receivers of the edges that each node sends, with weights of edges, [E]."""
+        order = self.links.by_sender
+        rows = self.receiver.index_select(0, order)
+        return rows, self.links.sender_starts, weights.index_select(0, order)
 
     def filtered_sum(self, values: Tensor, filters: Tensor) -> Tensor:
         """Sum ``filter_ij * value_j`` over neighbours j, [N, F], see ``passes.filtered_sum``."""
@@ -223,7 +258,7 @@ def make_edges(links: Links, vectors: Tensor, *, basis: nn.Module | None, cutoff
         links=links,
         directions=vectors[:0] if basis is None else _directions(vectors, lengths, links),
         pair_lengths=lengths,
-        pair_basis=lengths.new_zeros(lengths.shape[0], 0) if basis is None else basis(lengths),
+        pair_basis=_expand(basis, lengths),
         pair_envelope=envelope(lengths, cutoff).unsqueeze(-1),
     )
 
@@ -235,18 +270,55 @@ def _directions(vectors: Tensor, lengths: Tensor, links: Links) -> Tensor:
     return torch.cat((directions, -directions[:rest])) if rest else directions
 
 
-def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
-    """Return the links of a batch's edges and the vector of each pair.
+def measure_edges(batch: Batch, *, kernels: str, basis: nn.Module | None, cutoff: float) -> Edges:
+    """Compute the geometry of a batch that convs read.
 
     The batch's shifts account for periodic images. Positions and shifts may require a gradient.
+
+    Args:
+        batch: the graphs.
+        kernels: ``model.kernels``, for passes over these edges.
+        basis: radial functions of the length; None for convs that read no more than the envelope.
+        cutoff: length at which messages vanish, in angstrom.
+    """
+    links, positions, shifts = _links_of(batch), batch.positions, batch.edge_shift
+    kernels = passes.choose_kernels(kernels, positions.device.type, positions.dtype)
+    links = links if kernels == links.kernels else replace(links, kernels=kernels)
+    moves = positions.requires_grad or shifts.requires_grad
+    if moves or passes.usable_kernels(kernels, (positions, shifts)) != "numba":
+        return make_edges(links, _vectors_of(batch, links), basis=basis, cutoff=cutoff)
+    from hydragnn_hpo.model.kernels.numba_passes import measure_pairs
+
+    directions, lengths, faded = measure_pairs(
+        (positions, shifts), batch.edge_index, batch.num_pairs, cutoff, directed=basis is not None
+    )
+    return Edges(links, directions, lengths, _expand(basis, lengths), faded)
+
+
+def _expand(basis: nn.Module | None, lengths: Tensor) -> Tensor:
+    """Return the radial functions of lengths, [P, K]; K is 0 without a basis."""
+    if basis is None:
+        return lengths.new_zeros(lengths.shape[0], 0)
+    values: Tensor = basis(lengths)
+    return values
+
+
+def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
+    """Return the links of a batch's edges and the vector of each pair.
 
     Returns:
         Links of all edges, and vectors from sender to receiver in angstrom, [P, 3].
     """
-    links, count = _links_of(batch), batch.num_pairs
+    links = _links_of(batch)
+    return links, _vectors_of(batch, links)
+
+
+def _vectors_of(batch: Batch, links: Links) -> Tensor:
+    """Return the vector of each pair from sender to receiver, in angstrom, [P, 3]."""
+    count = batch.num_pairs
     ends = (links.receiver[:count], links.sender[:count])
     to, start = (batch.positions.index_select(0, end) for end in ends)
-    return links, to - start + batch.edge_shift[:count]
+    return to - start + batch.edge_shift[:count]
 
 
 def _links_of(batch: Batch) -> Links:

@@ -54,8 +54,8 @@ from hydragnn_hpo.model.conditioning import (
 )
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.model.derivatives import ZBL, attach_strain, forces_and_stress
-from hydragnn_hpo.model.edges import BASES, Edges, make_edges, pair_vectors
-from hydragnn_hpo.model.kernels.passes import check_kernels, choose_kernels
+from hydragnn_hpo.model.edges import BASES, Edges, measure_edges
+from hydragnn_hpo.model.kernels.passes import check_kernels
 from hydragnn_hpo.model.layers import (
     POOLS,
     AttentionPool,
@@ -68,7 +68,7 @@ from hydragnn_hpo.model.layers import (
     pool_mean,
     pool_sum,
 )
-from hydragnn_hpo.model.row_products import use_kernels
+from hydragnn_hpo.model.row_products import Perceptron, use_kernels
 
 
 def find_conv(name: str) -> type[nn.Module]:
@@ -244,11 +244,7 @@ class Trunk(nn.Module):
 
     def edges(self, batch: Batch) -> Edges:
         """Compute the geometry of a batch, which all layers share."""
-        links, vectors = pair_vectors(batch)
-        kernels = choose_kernels(self.kernels, vectors.device.type, vectors.dtype)
-        if kernels != links.kernels:
-            links = replace(links, kernels=kernels)
-        return make_edges(links, vectors, basis=self.basis, cutoff=self.cutoff)
+        return measure_edges(batch, kernels=self.kernels, basis=self.basis, cutoff=self.cutoff)
 
     def forward(self, batch: Batch) -> TrunkFeatures:
         """Run all rounds on a batch."""
@@ -710,7 +706,7 @@ def build_branch_mlps(model: ModelConfig, heads: Mapping[str, HeadConfig]) -> nn
         return nn.ModuleDict()
     chain = (model.features,) * (model.shared_layers + 1)
     branches = dict.fromkeys(branch_key(head) for head in heads.values())
-    return nn.ModuleDict({name: nn.Sequential(*mlp(chain), nn.SiLU()) for name in branches})
+    return nn.ModuleDict({name: Perceptron(*mlp(chain), nn.SiLU()) for name in branches})
 
 
 def branch_key(head: HeadConfig) -> str:

@@ -1,4 +1,4 @@
-"""Layers that all parts of a model use: perceptron, activation, norms, pooling, bf16 rules.
+"""Layers that all parts of a model use: perceptron, norms, pooling, bf16 rules.
 
 Under ``torch.autocast`` linear maps run in bf16; the scalars of the nodes, geometry and sums over
 whole graphs keep the dtype of the weights.
@@ -6,19 +6,15 @@ whole graphs keep the dtype of the weights.
 Shapes: G graphs, N nodes, F features, n nodes of the largest graph.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from hydragnn_hpo.data import Batch
-from hydragnn_hpo.model.row_products import RowLinear
+from hydragnn_hpo.model.row_products import Perceptron, RowLinear
 
 
 def to_float32(values: Tensor) -> Tensor:
@@ -147,92 +143,12 @@ POOLS = {"mean": pool_mean, "sum": pool_sum, "max": pool_max}
 """Functions from (values [N, F], batch) to [G, F], by the setting ``pool`` of a head."""
 
 
-class ShiftedSoftplus(nn.Module):
-    """Softplus minus ln 2, which maps 0 to 0. Source: arXiv:1706.08566, section 3."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to each element; return a tensor of the same shape."""
-        result: Tensor = _ShiftedSoftplus.apply(x)  # type: ignore[no-untyped-call]
-        return result
-
-
-class _ShiftedSoftplus(Function):
-    """Shift the softplus in place, so that the forward pass allocates a single array."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return F.softplus(x).sub_(math.log(2.0))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return grad * torch.sigmoid(x)
-
-
-def silu(values: Tensor) -> Tensor:
-    """Return SiLU, ``x sigmoid(x)``, which takes half of torch's operations to differentiate twice.
-
-    Training on forces differentiates twice, and torch then takes the first derivative apart.
-    """
-    if not values.requires_grad or torch.compiler.is_compiling():
-        return F.silu(values)
-    activated: Tensor = _Silu.apply(values)  # type: ignore[no-untyped-call]
-    return activated
-
-
-class _Silu(Function):
-    """``silu``."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return F.silu(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        gradient: Tensor = _SiluGradient.apply(grad, x)  # type: ignore[no-untyped-call]
-        return gradient
-
-
-class _SiluGradient(Function):
-    """Gradient of ``silu``; its own by x is ``s (1 - s) (2 + x (1 - 2 s))`` with s the sigmoid."""
-
-    @staticmethod
-    def forward(ctx: Any, grad: Tensor, x: Tensor) -> Tensor:
-        """Differentiate SiLU.
-
-        Args:
-            ctx: keeps the inputs for ``backward``.
-            grad: gradient of the activations, of any shape.
-            x: input of the activation, of the same shape.
-        """
-        ctx.save_for_backward(grad, x)
-        gradient: Tensor = torch.ops.aten.silu_backward(grad, x)
-        return gradient
-
-    @staticmethod
-    def backward(ctx: Any, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Differentiate the gradient.
-
-        Returns:
-            The gradients by both inputs of ``forward``.
-        """
-        grad, x = ctx.saved_tensors
-        gate = x.sigmoid()
-        curvature = torch.addcmul(x.new_full((), 2.0), x, torch.rsub(gate, 1.0, alpha=2.0))
-        to_x = torch.ops.aten.sigmoid_backward(second * grad, gate) * curvature
-        to_grad: Tensor = _SiluGradient.apply(second, x)  # type: ignore[no-untyped-call]
-        return to_grad, to_x
-
-
-def mlp(widths: Sequence[int], activation: Callable[[], nn.Module] = nn.SiLU) -> nn.Sequential:
+def mlp(widths: Sequence[int], activation: Callable[[], nn.Module] = nn.SiLU) -> Perceptron:
     """Chain linear maps of ``widths`` (input, hidden ..., output) with activations in between."""
     layers: list[nn.Module] = []
     for inputs, outputs in zip(widths, widths[1:], strict=False):
         layers.extend((RowLinear(inputs, outputs), activation()))
-    return nn.Sequential(*layers[:-1])
+    return Perceptron(*layers[:-1])
 
 
 class NodeNorm(nn.Module):

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.vector import PaiNNOptions, sent_channels
+from hydragnn_hpo.model.activations import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.passes import directed_sum, vector_messages_sum
-from hydragnn_hpo.model.layers import ShiftedSoftplus, mlp
+from hydragnn_hpo.model.layers import mlp
 from hydragnn_hpo.model.row_products import RowLinear
 
 

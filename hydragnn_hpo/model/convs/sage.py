@@ -9,15 +9,14 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import SAGEOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.row_products import RowLinear
+from hydragnn_hpo.model.row_products import RowLinear, activate_sum
 from hydragnn_hpo.model.scatter import segment_max
 
 
 class SAGEConv(nn.Module):
     """Combine each node with the mean, sum or maximum of its neighbours.
 
-    A neighbour is weighted by its envelope; in the mean, the node itself counts as one neighbour
-    with a zero message.
+    A neighbour is weighted by its envelope; the mean is that of ``Edges.faded_mean``.
     Source: Hamilton et al. (2017), arXiv:1706.02216, algorithm 1 and eq. 3; SiLU replaces ReLU.
     """
 
@@ -29,27 +28,23 @@ class SAGEConv(nn.Module):
         self.heard = RowLinear(features, features)
         self.pool = RowLinear(features, features) if options.aggregation == "max" else None
 
-    def forward(
-        self, scalars: Tensor, state: Tensor | None, edges: Edges
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Combine each node with the aggregate of its neighbours.
 
         Args:
             scalars: features of the nodes, normed, [N, F].
-            state: divisor of the mean, 1 + sum of envelopes, [N, 1]; None in the first layer and
-                for sum and maximum.
+            state: None: this conv carries nothing from layer to layer.
             edges: geometry of the batch.
 
         Returns:
-            The change of the scalars, [N, F], and the divisor for the next layer.
+            The change of the scalars, [N, F], and None.
         """
-        if self.aggregation == "mean" and state is None:
-            state = 1.0 + edges.sum_messages(edges.envelope)
         gathered = self._gathered(scalars, edges)
-        gathered = gathered if state is None else gathered / state
-        return F.silu(self.own(scalars) + self.heard(gathered)), state
+        return activate_sum((self.own, scalars), (self.heard, gathered)), None
 
     def _gathered(self, scalars: Tensor, edges: Edges) -> Tensor:
+        if self.aggregation == "mean":
+            return edges.faded_mean(scalars)
         if self.pool is None:
             return edges.faded_sum(scalars)
         messages = F.silu(self.pool(scalars))

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import SchNetOptions
+from hydragnn_hpo.model.activations import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.edge_functions import activate_rows
-from hydragnn_hpo.model.layers import ShiftedSoftplus
 from hydragnn_hpo.model.row_products import RowLinear
 
 

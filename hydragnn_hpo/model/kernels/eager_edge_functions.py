@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from hydragnn_hpo.model.activations import ShiftedSoftplus, silu
 from hydragnn_hpo.model.kernels.eager_gates import gate_edges
-from hydragnn_hpo.model.layers import ShiftedSoftplus, silu
 from hydragnn_hpo.model.scatter import (
     Gradients,
     Links,

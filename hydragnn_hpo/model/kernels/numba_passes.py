@@ -26,11 +26,15 @@ from hydragnn_hpo.model.kernels.eager_passes import (
 )
 from hydragnn_hpo.model.kernels.edge_loops import LOOPS as EDGE_LOOPS
 from hydragnn_hpo.model.kernels.gate_loops import LOOPS as GATE_LOOPS
+from hydragnn_hpo.model.kernels.geometry_loops import LOOPS as GEOMETRY_LOOPS
 from hydragnn_hpo.model.kernels.numba_loops import EXACT
 from hydragnn_hpo.model.kernels.numba_loops import LOOPS as PRODUCT_LOOPS
 from hydragnn_hpo.model.scatter import Links
 
-LOOPS = {**PRODUCT_LOOPS, **COUPLING_LOOPS, **CHANGE_LOOPS, **EDGE_LOOPS, **GATE_LOOPS}
+LOOPS = {
+    **{**PRODUCT_LOOPS, **COUPLING_LOOPS, **CHANGE_LOOPS},
+    **{**EDGE_LOOPS, **GATE_LOOPS, **GEOMETRY_LOOPS},
+}
 """All loops and their signatures."""
 
 KERNELS = CompiledLoops(LOOPS, EXACT)
@@ -341,6 +345,28 @@ def list_triplets(short: Tensor, links: Links) -> Links:
     by_second = torch.arange(len(first))
     arrays = (first, second, by_second, second_starts, by_first, first_starts)
     return Links(*arrays, kernels=links.kernels)
+
+
+def measure_pairs(
+    nodes: tuple[Tensor, Tensor], ends: Tensor, pairs: int, cutoff: float, *, directed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Measure pairs that need no gradient.
+
+    Args:
+        nodes: positions, [N, 3], and shifts of periodic images, [E, 3], in angstrom.
+        ends: sender and receiver of every edge, [2, E].
+        pairs: P.
+        cutoff: length from which envelopes are 0, in angstrom.
+        directed: whether directions are wanted.
+
+    Returns:
+        Directions, [E, 3] or [0, 3], lengths, [P], and envelopes, [P, 1], see ``edges.Edges``.
+    """
+    lengths, envelopes = nodes[0].new_empty(2, pairs).unbind()
+    directions = lengths.new_empty(ends.shape[1] if directed else 0, 3)
+    given = (nodes, ends.unbind(), lengths.new_full((1,), cutoff))
+    run_loop("measure_pairs", *given, directions, lengths, envelopes)
+    return directions, lengths, envelopes.unsqueeze(-1)
 
 
 NUMBA_FORMS: dict[str, FormSlopes] = {

@@ -19,6 +19,7 @@ from numba.core import types
 from numba.extending import intrinsic, register_jitable
 
 from hydragnn_hpo.compiled_loops import CompiledLoops
+from hydragnn_hpo.model.kernels.edge_loops import silu
 
 Array = np.ndarray[Any, Any]
 
@@ -220,13 +221,18 @@ def _multiply_rows(rows: Array, matrix: Array, bias: Array, out: Array) -> None:
         _multiply_rest(rows, matrix, out)
 
 
+@register_jitable
+def _transpose(matrix: Array) -> Array:
+    turned = np.empty(matrix.shape[::-1], matrix.dtype)
+    for row in range(matrix.shape[0]):
+        for column in range(matrix.shape[1]):
+            turned[column, row] = matrix[row, column]
+    return turned
+
+
 def _map_rows(rows: Array, weight: Array, bias: Array, out: Array) -> None:
     """Multiply rows, [R, K], with the transpose of a matrix, [N, K], see ``_multiply_rows``."""
-    matrix = np.empty(weight.shape[::-1], weight.dtype)
-    for row in range(weight.shape[0]):
-        for column in range(weight.shape[1]):
-            matrix[column, row] = weight[row, column]
-    _multiply_rows(rows, matrix, bias, out)
+    _multiply_rows(rows, _transpose(weight), bias, out)
 
 
 def _differentiate_map(
@@ -272,9 +278,147 @@ def _multiply_transposed(left: Array, right: Array, out: Array) -> None:
         _add_panels(left, right, out, at, steps, size)
 
 
+@register_jitable
+def _add_map(rows: Array, matrix: Array, out: Array, start: int, size: int) -> None:
+    """Add the products of some rows to the first ones of ``out``.
+
+    Args:
+        rows: [R, K], or without rows, which adds nothing.
+        matrix: [K, N].
+        out: [``size`` or more, N]; changed.
+        start: first of the rows.
+        size: number of rows.
+    """
+    if len(rows):
+        inner, width = matrix.shape
+        steps = (inner, 1, width, width)
+        _add_panels(rows, matrix, out, (start * inner, 0, 0), steps, (size, inner))
+
+
+@register_jitable(noalias=True)
+def _apply_silu(sums: Array, out: Array) -> None:
+    one = out.dtype.type(1)
+    for row in range(out.shape[0]):
+        for column in range(out.shape[1]):
+            out[row, column] = silu(sums[row, column], one)[0]
+
+
+@register_jitable(noalias=True)
+def _multiply_by_slope(sums: Array, grad: Array, out: Array) -> None:
+    """Multiply a gradient by the derivative of SiLU at ``sums``."""
+    one = out.dtype.type(1)
+    for row in range(out.shape[0]):
+        for column in range(out.shape[1]):
+            out[row, column] = grad[row, column] * silu(sums[row, column], one)[1]
+
+
+@register_jitable
+def _activate_sum(maps: Any, bias: Array, sums: Array, out: Array) -> None:
+    """Activate the sum of two linear maps by SiLU; N is a multiple of ``LANES``.
+
+    Args:
+        maps: rows, [R, K], matrix, [N, K], and those of a second map, which may be without rows.
+        bias: [N], or empty.
+        sums: result, before the activation, [R, N], or without rows.
+        out: result, [R, N].
+    """
+    first, second, (count, width) = _transpose(maps[1]), _transpose(maps[3]), out.shape
+    space = np.empty((_CHUNK, width), out.dtype)
+    for start in range(0, count, _CHUNK):
+        size = min(_CHUNK, count - start)
+        kept = sums[start : start + size] if len(sums) else space[:size]
+        for row in range(size):
+            for column in range(width):
+                kept[row, column] = bias[column] if len(bias) else 0.0
+        _add_map(maps[0], first, kept, start, size)
+        _add_map(maps[2], second, kept, start, size)
+        _apply_silu(kept, out[start : start + size])
+
+
+def _activate_map(maps: Any, bias: Array, sums: Array, out: Array) -> None:
+    """Activate a linear map, see ``_activate_sum``."""
+    rows, weight = maps
+    _activate_sum((rows, weight, rows[:0], weight[:0]), bias, sums, out)
+
+
+def _activate_maps(maps: Any, bias: Array, sums: Array, out: Array) -> None:
+    """Activate the sum of two linear maps, see ``_activate_sum``."""
+    _activate_sum(maps, bias, sums, out)
+
+
+@register_jitable
+def _add_slopes(slopes: Array, map_: Any, found: Any, start: int, size: int) -> None:
+    """Add to the gradients of one linear map.
+
+    Args:
+        slopes: gradients of some rows of its result, [``size`` or more, N].
+        map_: its rows, [R, K], and matrix, [N, K].
+        found: gradients of both, either of which may be without rows; changed.
+        start: first of the rows.
+        size: number of rows.
+    """
+    (rows, weight), (to_rows, to_weight) = map_, found
+    (width, inner), there = weight.shape, start * rows.shape[1]
+    if len(to_weight):
+        steps = (1, width, inner, inner)
+        _add_panels(slopes, rows, to_weight, (0, there, 0), steps, (width, size))
+    if len(to_rows):
+        to_rows[start : start + size] = 0.0
+        steps = (width, 1, inner, inner)
+        _add_panels(slopes, weight, to_rows, (0, 0, there), steps, (size, width))
+
+
+@register_jitable
+def _differentiate_sum(grad: Array, sums: Array, maps: Any, found: Any, to_bias: Array) -> None:
+    """Differentiate ``_activate_sum``; K and M are multiples of ``LANES``.
+
+    Args:
+        grad: gradient of its result, [R, N].
+        sums: as it has found them, [R, N].
+        maps: rows, matrix, and those of the second map, which may be without rows.
+        found: results, the gradients of these, each of which may be without rows.
+        to_bias: result, [N], or empty.
+    """
+    count, width = grad.shape
+    slopes = np.empty((_CHUNK, width), grad.dtype)
+    found[1][:] = 0.0
+    found[3][:] = 0.0
+    to_bias[:] = 0.0
+    for start in range(0, count, _CHUNK):
+        size = min(_CHUNK, count - start)
+        here = slice(start, start + size)
+        _multiply_by_slope(sums[here], grad[here], slopes[:size])
+        _add_slopes(slopes, maps[:2], found[:2], start, size)
+        if len(maps[2]):
+            _add_slopes(slopes, maps[2:], found[2:], start, size)
+        for row in range(size):
+            for column in range(len(to_bias)):
+                to_bias[column] += slopes[row, column]
+
+
+def _differentiate_activated(
+    grad: Array, sums: Array, maps: Any, found: Any, to_bias: Array
+) -> None:
+    """Differentiate ``_activate_map``, see ``_differentiate_sum``."""
+    (rows, weight), (to_rows, to_weight) = maps, found
+    both = (rows, weight, rows[:0], weight[:0])
+    _differentiate_sum(grad, sums, both, (to_rows, to_weight, rows[:0], weight[:0]), to_bias)
+
+
+def _differentiate_activated_sum(
+    grad: Array, sums: Array, maps: Any, found: Any, to_bias: Array
+) -> None:
+    """Differentiate ``_activate_maps``, see ``_differentiate_sum``."""
+    _differentiate_sum(grad, sums, maps, found, to_bias)
+
+
 PRODUCTS = CompiledLoops({
     "multiply_rows": (_multiply_rows, "2 2 1 2"),
     "map_rows": (_map_rows, "2 2 1 2"),
     "differentiate_map": (_differentiate_map, "2 2 2 2 2 1"),
     "multiply_transposed": (_multiply_transposed, "2 2 2"),
+    "activate_map": (_activate_map, "22 1 2 2"),
+    "activate_maps": (_activate_maps, "2222 1 2 2"),
+    "differentiate_activated": (_differentiate_activated, "2 2 22 22 1"),
+    "differentiate_activated_sum": (_differentiate_activated_sum, "2 2 2222 2222 1"),
 })  # fmt: skip

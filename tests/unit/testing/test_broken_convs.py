@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.autograd import Function
 
-from hydragnn_hpo.model.edges import pair_vectors
+from hydragnn_hpo.model.edges import measure_edges
 from hydragnn_hpo.testing import CHECKS, check_conv
 
 pytestmark = pytest.mark.slow  # all together they take longer than most rooms
@@ -302,10 +302,11 @@ def test_a_broken_conv_fails_what_it_breaks_and_nothing_else(conv, expected):
 def test_atoms_at_their_images_are_found_where_edges_forget_shifts(monkeypatch):
     """No conv sees positions, so that only the net's own geometry can break this."""
 
-    def forgetful(batch):
-        return pair_vectors(replace(batch, edge_shift=torch.zeros_like(batch.edge_shift)))
+    def forgetful(batch, **settings):
+        shifts = torch.zeros_like(batch.edge_shift)
+        return measure_edges(replace(batch, edge_shift=shifts), **settings)
 
-    monkeypatch.setattr("hydragnn_hpo.model.gnn.pair_vectors", forgetful)
+    monkeypatch.setattr("hydragnn_hpo.model.gnn.measure_edges", forgetful)
     report = check_conv(Sound, only=["translation", "node order"])
     assert [finding.name for finding in report.failures] == ["translation"]
 
