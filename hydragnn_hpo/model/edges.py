@@ -204,10 +204,9 @@ class Edges:
         Returns:
             The senders of the edges that each node receives, the receivers of those that it sends.
         """
-        senders = self._sort_senders(weights := self.envelope.squeeze(-1))
-        if self.links.sender_starts is self.links.receiver_starts:
-            return senders, senders  # every edge has its reverse, as long as itself
-        return senders, self._sort_receivers(weights)
+        # Where every edge has its reverse, that is as long as itself.
+        symmetric = self.links.sender_starts is self.links.receiver_starts
+        return self._sort_neighbors(mean=False, symmetric=symmetric)
 
     @cached_property
     def averaged_neighbors(self) -> tuple[scatter.Segments, scatter.Segments]:
@@ -216,20 +215,25 @@ class Edges:
         Returns:
             As ``faded_neighbors`` has them.
         """
-        weights = self.envelope / self.num_faded.index_select(0, self.receiver)
-        return self._sort_senders(weights.squeeze(-1)), self._sort_receivers(weights.squeeze(-1))
+        return self._sort_neighbors(mean=True, symmetric=False)
 
-    def _sort_senders(self, weights: Tensor) -> scatter.Segments:
-        """Return the senders of the edges that each node receives, with weights of edges, [E]."""
-        order = self.links.by_receiver
-        rows = self.sender.index_select(0, order)
-        return rows, self.links.receiver_starts, weights.index_select(0, order)
+    def _sort_neighbors(
+        self, *, mean: bool, symmetric: bool
+    ) -> tuple[scatter.Segments, scatter.Segments]:
+        if passes.usable_kernels(self.links.kernels, (self.pair_envelope,)) == "numba":
+            from hydragnn_hpo.model.kernels.numba_passes import sort_neighbors
 
-    def _sort_receivers(self, weights: Tensor) -> scatter.Segments:
-        """Return the receivers of the edges that each node sends, with weights of edges, [E]."""
-        order = self.links.by_sender
-        rows = self.receiver.index_select(0, order)
-        return rows, self.links.sender_starts, weights.index_select(0, order)
+            return sort_neighbors(self.links, self.pair_envelope, mean=mean, symmetric=symmetric)
+        sender, receiver, by_receiver, r_starts, by_sender, s_starts = self.links.arrays
+        weights = self.envelope.squeeze(-1)
+        if mean:
+            weights = weights / self.num_faded.squeeze(-1).index_select(0, receiver)
+
+        def sort(other: Tensor, order: Tensor, starts: Tensor) -> scatter.Segments:
+            return other.index_select(0, order), starts, weights.index_select(0, order)
+
+        received = sort(sender, by_receiver, r_starts)
+        return received, received if symmetric else sort(receiver, by_sender, s_starts)
 
     def filtered_sum(self, values: Tensor, filters: Tensor) -> Tensor:
         """Sum ``filter_ij * value_j`` over neighbours j, [N, F], see ``passes.filtered_sum``."""
@@ -281,16 +285,16 @@ def measure_edges(batch: Batch, *, kernels: str, basis: nn.Module | None, cutoff
         basis: radial functions of the length; None for convs that read no more than the envelope.
         cutoff: length at which messages vanish, in angstrom.
     """
-    links, positions, shifts = _links_of(batch), batch.positions, batch.edge_shift
+    positions, shifts = batch.positions, batch.edge_shift
     kernels = passes.choose_kernels(kernels, positions.device.type, positions.dtype)
-    links = links if kernels == links.kernels else replace(links, kernels=kernels)
+    links = _links_of(batch, kernels)
     moves = positions.requires_grad or shifts.requires_grad
     if moves or passes.usable_kernels(kernels, (positions, shifts)) != "numba":
         return make_edges(links, _vectors_of(batch, links), basis=basis, cutoff=cutoff)
     from hydragnn_hpo.model.kernels.numba_passes import measure_pairs
 
     directions, lengths, faded = measure_pairs(
-        (positions, shifts), batch.edge_index, batch.num_pairs, cutoff, directed=basis is not None
+        (positions, shifts), links, batch.num_pairs, cutoff, directed=basis is not None
     )
     return Edges(links, directions, lengths, _expand(basis, lengths), faded)
 
@@ -321,11 +325,16 @@ def _vectors_of(batch: Batch, links: Links) -> Tensor:
     return to - start + batch.edge_shift[:count]
 
 
-def _links_of(batch: Batch) -> Links:
-    """Return the links of a batch's edges, sorted here where they are not in pairs."""
-    sender, receiver = batch.edge_index
+def _links_of(batch: Batch, kernels: str = "eager") -> Links:
+    """Return the links of a batch's edges, sorted here where they are not in pairs.
+
+    Args:
+        batch: the graphs.
+        kernels: implementation of passes over these edges.
+    """
+    sender, receiver = batch.edge_index.unbind()
     if batch.by_receiver is None:
-        return build_links(sender, receiver, batch.positions.shape[0])
+        return replace(build_links(sender, receiver, batch.positions.shape[0]), kernels=kernels)
     assert batch.receiver_starts is not None
     assert batch.by_sender is not None
     assert batch.sender_starts is not None
@@ -337,4 +346,5 @@ def _links_of(batch: Batch) -> Links:
         starts,
         batch.by_sender,
         batch.sender_starts if batch.num_lone else starts,  # each edge has its reverse
+        kernels,
     )

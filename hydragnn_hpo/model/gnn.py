@@ -68,7 +68,7 @@ from hydragnn_hpo.model.layers import (
     pool_mean,
     pool_sum,
 )
-from hydragnn_hpo.model.row_products import Perceptron, use_kernels
+from hydragnn_hpo.model.row_products import use_kernels
 
 
 def find_conv(name: str) -> type[nn.Module]:
@@ -706,7 +706,7 @@ def build_branch_mlps(model: ModelConfig, heads: Mapping[str, HeadConfig]) -> nn
         return nn.ModuleDict()
     chain = (model.features,) * (model.shared_layers + 1)
     branches = dict.fromkeys(branch_key(head) for head in heads.values())
-    return nn.ModuleDict({name: Perceptron(*mlp(chain), nn.SiLU()) for name in branches})
+    return nn.ModuleDict({name: nn.Sequential(*mlp(chain), nn.SiLU()) for name in branches})
 
 
 def branch_key(head: HeadConfig) -> str:

@@ -251,43 +251,22 @@ class RowLinear(nn.Linear):
         return multiply_rows(input, self.weight, self.bias)
 
 
-class Perceptron(nn.Sequential):
-    """Linear maps with activations in between; a map and its SiLU are one loop where that pays."""
+def activate_sum(maps: tuple[RowLinear, RowLinear], rows: tuple[Tensor, Tensor]) -> Tensor:
+    """Return SiLU of the sum of two linear maps, by one loop where that pays.
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        """Map rows, [..., I], to [..., O]."""
-        layers = [*self._modules.values(), None]
-        values, skip = input, False
-        for layer, following in zip(layers, layers[1:], strict=False):
-            if skip:
-                skip = False
-            elif isinstance(layer, RowLinear) and isinstance(following, nn.SiLU):
-                values, skip = activate_sum((layer, values)), True
-            else:
-                assert layer is not None
-                values = layer(values)
-        return values
+    Args:
+        maps: the first without a bias.
+        rows: of each map, [R, I].
 
-
-def activate_sum(*terms: tuple[RowLinear, Tensor]) -> Tensor:
-    """Return SiLU of the sum of linear maps, each of its own rows: [R, I] to [R, O].
-
-    One or two maps, of which one may have a bias, are one loop where that pays.
+    Returns:
+        [R, O].
     """
-    biases: list[Tensor] = []
-    factors: list[Tensor] = []
-    for linear, rows in terms:
-        if not _joins(linear, rows):
-            return _activate_by_torch(terms)
-        factors += (rows, linear.weight)
-        if linear.bias is not None:
-            biases.append(linear.bias)
-    if len(biases) > 1 or len(terms) > 2:
-        return _activate_by_torch(terms)
-    bias = biases[0] if biases else None
+    if not all(map(_joins, maps, rows)):
+        return F.silu(maps[0](rows[0]) + maps[1](rows[1]))
+    given = (rows[0], maps[0].weight, rows[1], maps[1].weight, maps[1].bias)
     if not torch.is_grad_enabled():
-        return _activate(bias, factors, keep=False)[0]
-    activated: Tensor = _ActivatedSum.apply(bias, *factors)[0]  # type: ignore[no-untyped-call]
+        return _activate(*given, keep=False)[0]
+    activated: Tensor = _ActivatedSum.apply(*given)[0]  # type: ignore[no-untyped-call]
     return activated
 
 
@@ -297,32 +276,21 @@ def _joins(linear: RowLinear, rows: Tensor) -> bool:
     return width % LANES == 0 and linear.kernels != "eager" and _pays(rows, linear.weight, width)
 
 
-def _activate_by_torch(terms: Sequence[tuple[RowLinear, Tensor]]) -> Tensor:
-    first, *more = (linear(rows) for linear, rows in terms)
-    for each in more:
-        first = first + each
-    return F.silu(first)
-
-
-def _activate(
-    bias: Tensor | None, factors: Sequence[Tensor], *, keep: bool
-) -> tuple[Tensor, Tensor]:
+def _activate(*factors: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     """Run the loop of ``activate_sum``.
 
     Args:
-        bias: [O], or None.
-        factors: rows and weight of each map.
+        factors: rows and weight of each map, and the bias.
         keep: whether the sums are wanted, too.
 
     Returns:
         Activations and sums, [R, O]; sums without rows if they are not wanted.
     """
-    rows, width = factors[0], factors[1].shape[0]
+    *maps, bias = factors
+    rows, width = maps[0], len(bias)
     outputs = rows.new_empty(rows.shape[0], width)
     sums = rows.new_empty(rows.shape[0] if keep else 0, width)
-    bias = rows.new_empty(0) if bias is None else bias
-    name = "activate_map" if len(factors) == 2 else "activate_maps"
-    _run(name, tuple(factors), bias, sums, outputs)
+    _run("activate_sum", tuple(maps), bias, sums, outputs)
     return outputs, sums
 
 
@@ -330,19 +298,18 @@ class _ActivatedSum(Function):
     """``activate_sum``; also returns the sums, through which it is differentiated again."""
 
     @staticmethod
-    def forward(ctx: Any, bias: Tensor | None, *factors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, *factors: Tensor) -> tuple[Tensor, Tensor]:
         """Multiply, sum and activate.
 
         Args:
             ctx: keeps the sums and all factors.
-            bias: [O], or None.
-            factors: rows, [R, I], and weight, [O, I], of each map.
+            factors: rows, [R, I], and weight, [O, I], of each map, and the bias, [O].
 
         Returns:
             Activations and sums, [R, O].
         """
-        outputs, sums = _activate(bias, factors, keep=True)
-        ctx.save_for_backward(sums, *factors)
+        outputs, sums = _activate(*factors, keep=True)
+        ctx.save_for_backward(sums, *factors[:4])
         ctx.set_materialize_grads(False)
         return outputs, sums
 
@@ -352,58 +319,59 @@ class _ActivatedSum(Function):
     ) -> tuple[Tensor | None, ...]:
         """Differentiate.
 
+        Args:
+            ctx: holds what ``forward`` kept.
+            grad: gradient of the activations, or None.
+            to_sums: gradient of the sums, or None.
+
         Returns:
-            Gradients of the bias and of each factor; None for those that are not needed.
+            Gradients of each factor; None for those that are not needed.
         """
-        (sums, *factors), needed = ctx.saved_tensors, ctx.needs_input_grad
-        if grad is not None and to_sums is None and _takes_one_loop(grad, factors, needed):
-            return _differentiate_activated(grad, sums, factors, needed)
+        (sums, *maps), needed = ctx.saved_tensors, ctx.needs_input_grad
+        if grad is not None and to_sums is None and _takes_one_loop(grad, maps, needed):
+            return _differentiate_sum(grad, sums, maps, needed)
         if grad is not None:
             slope = silu_gradient(grad, sums)
             to_sums = slope if to_sums is None else slope + to_sums
         if to_sums is None:
             return (None,) * len(needed)
-        found: list[Tensor | None] = [to_sums.sum(0) if needed[0] else None]
-        for place in range(0, len(factors), 2):
-            rows, weight = factors[place : place + 2]
-            wanted = (*needed[1 + place : 3 + place], False)
-            found += _slopes_of_product(to_sums, rows, weight, wanted)[:2]
-        return tuple(found)
+        first = _slopes_of_product(to_sums, maps[0], maps[1], (*needed[:2], False))
+        return *first[:2], *_slopes_of_product(to_sums, maps[2], maps[3], needed[2:])
 
 
-def _takes_one_loop(grad: Tensor, factors: Sequence[Tensor], needed: Sequence[bool]) -> bool:
+def _takes_one_loop(grad: Tensor, maps: Sequence[Tensor], needed: Sequence[bool]) -> bool:
     """Check whether one loop finds all gradients: those of weights are needed, no further ones."""
     return (
         not torch.is_grad_enabled()
-        and all(needed[2::2])
-        and all(rows.shape[1] % LANES == 0 for rows in factors[::2])
-        and _is_plain(grad, factors[1])
+        and needed[1]
+        and needed[3]
+        and maps[0].shape[1] % LANES == 0 == maps[2].shape[1] % LANES
+        and _is_plain(grad, maps[1])
     )
 
 
-def _differentiate_activated(
-    grad: Tensor, sums: Tensor, factors: Sequence[Tensor], needed: Sequence[bool]
+def _differentiate_sum(
+    grad: Tensor, sums: Tensor, maps: Sequence[Tensor], needed: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    """Differentiate ``_activate`` by one loop.
+    """Differentiate ``activate_sum`` by one loop.
 
     Args:
         grad: gradient of the activations, [R, O].
         sums: [R, O].
-        factors: rows and weight of each map.
-        needed: whether the gradients of the bias and of each factor are.
+        maps: rows and weight of each map.
+        needed: whether the gradients of these and of the bias are.
 
     Returns:
-        Gradients of the bias and of each factor; None for those that are not needed.
+        Gradients of rows, weights and bias; None for those that are not needed.
     """
     slopes = tuple(
         grad.new_empty(each.shape if need else (0, each.shape[1]))
-        for each, need in zip(factors, needed[1:], strict=True)
+        for each, need in zip(maps, needed[:4], strict=True)
     )
-    to_bias = grad.new_empty(grad.shape[1] if needed[0] else 0)
-    name = "differentiate_activated" if len(factors) == 2 else "differentiate_activated_sum"
-    _run(name, grad, sums, tuple(factors), slopes, to_bias)
-    found = zip((to_bias, *slopes), needed, strict=True)
-    return tuple(slope if need else None for slope, need in found)
+    to_bias = grad.new_empty(grad.shape[1] if needed[4] else 0)
+    _run("differentiate_sum", grad, sums, tuple(maps), slopes, to_bias)
+    all_slopes = zip((*slopes, to_bias), needed, strict=True)
+    return tuple(slope if need else None for slope, need in all_slopes)
 
 
 def use_kernels(model: nn.Module, kernels: str) -> None:

@@ -85,7 +85,8 @@ def bytes_saved(trunk, batch):
     """
     edges = trunk.edges(batch)
     trunk.edges = lambda _: edges
-    shared = [*trunk.parameters(), *edges.links.arrays, *sum(edges.faded_neighbors, ())]
+    sorted_once = (*edges.faded_neighbors, *edges.averaged_neighbors)
+    shared = [*trunk.parameters(), *edges.links.arrays, *sum(sorted_once, ())]
     own = {each.untyped_storage().data_ptr() for each in shared}
     kept = {}
 

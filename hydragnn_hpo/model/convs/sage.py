@@ -40,7 +40,7 @@ class SAGEConv(nn.Module):
             The change of the scalars, [N, F], and None.
         """
         gathered = self._gathered(scalars, edges)
-        return activate_sum((self.own, scalars), (self.heard, gathered)), None
+        return activate_sum((self.own, self.heard), (scalars, gathered)), None
 
     def _gathered(self, scalars: Tensor, edges: Edges) -> Tensor:
         if self.aggregation == "mean":

@@ -1,4 +1,4 @@
-"""Loops over pairs that numba compiles: lengths, directions and envelopes.
+"""Loops that numba compiles: lengths, directions and envelopes of pairs; neighbours of nodes.
 
 They are plain Python with numpy arrays; only ``numba_passes`` calls them, compiled.
 
@@ -54,11 +54,51 @@ def _measure_pairs(
                 directions[p + pairs, 2] = -directions[p, 2]
     for p in range(pairs):
         x = min(lengths[p] / cutoff[0], 1.0)
-        x6 = x * x * x * x * x * x
-        envelopes[p] = 1.0 - x6 * (28.0 - x * (48.0 - x * 21.0))
+        envelopes[p] = 1.0 - x * x * x * x * x * x * (28.0 - x * (48.0 - x * 21.0))
+
+
+def _sort_neighbors(
+    ends: Ends,
+    orders: Ends,
+    starts: Array,
+    envelopes: Array,
+    neighbors: Ends,
+    weights: tuple[Array, Array],
+    shares: Array,
+) -> None:
+    """List the neighbours of all nodes with their weights, see ``edges.Edges.faded_neighbors``.
+
+    Args:
+        ends: sender and receiver of each edge, [E] each.
+        orders: edges sorted by receiver, and by sender, [E] each.
+        starts: position in the first order where the edges of each node begin, and the end.
+        envelopes: [P].
+        neighbors: results, senders of received edges, and receivers of sent ones, [E] or [0].
+        weights: results, of both.
+        shares: for means, result, the inverse sum of each node's envelopes and 1, [N]; else [0].
+    """
+    (sender, receiver), pairs = ends, envelopes.shape[0]
+    for i in range(starts.shape[0] - 1):
+        total = envelopes.dtype.type(1)
+        for k in range(starts[i], starts[i + 1]):
+            e = orders[0][k]
+            neighbors[0][k] = sender[e]
+            weights[0][k] = envelopes[e if e < pairs else e - pairs]
+            total += weights[0][k]
+        if shares.shape[0]:
+            shares[i] = envelopes.dtype.type(1) / total
+            for k in range(starts[i], starts[i + 1]):
+                weights[0][k] *= shares[i]
+    for k in range(neighbors[1].shape[0]):
+        e = orders[1][k]
+        neighbors[1][k] = receiver[e]
+        weights[1][k] = envelopes[e if e < pairs else e - pairs]
+        if shares.shape[0]:
+            weights[1][k] *= shares[receiver[e]]
 
 
 LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "measure_pairs": (_measure_pairs, "22 ii 1 2 1 1"),
+    "sort_neighbors": (_sort_neighbors, "ii ii i 1 ii 11 1"),
 }
 """Loops and their signatures, see ``numba_loops``."""

@@ -29,7 +29,7 @@ from hydragnn_hpo.model.kernels.gate_loops import LOOPS as GATE_LOOPS
 from hydragnn_hpo.model.kernels.geometry_loops import LOOPS as GEOMETRY_LOOPS
 from hydragnn_hpo.model.kernels.numba_loops import EXACT
 from hydragnn_hpo.model.kernels.numba_loops import LOOPS as PRODUCT_LOOPS
-from hydragnn_hpo.model.scatter import Links
+from hydragnn_hpo.model.scatter import Links, Segments
 
 LOOPS = {
     **{**PRODUCT_LOOPS, **COUPLING_LOOPS, **CHANGE_LOOPS},
@@ -348,13 +348,13 @@ def list_triplets(short: Tensor, links: Links) -> Links:
 
 
 def measure_pairs(
-    nodes: tuple[Tensor, Tensor], ends: Tensor, pairs: int, cutoff: float, *, directed: bool
+    nodes: tuple[Tensor, Tensor], links: Links, pairs: int, cutoff: float, *, directed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Measure pairs that need no gradient.
 
     Args:
         nodes: positions, [N, 3], and shifts of periodic images, [E, 3], in angstrom.
-        ends: sender and receiver of every edge, [2, E].
+        links: sender and receiver of every edge.
         pairs: P.
         cutoff: length from which envelopes are 0, in angstrom.
         directed: whether directions are wanted.
@@ -363,10 +363,36 @@ def measure_pairs(
         Directions, [E, 3] or [0, 3], lengths, [P], and envelopes, [P, 1], see ``edges.Edges``.
     """
     lengths, envelopes = nodes[0].new_empty(2, pairs).unbind()
-    directions = lengths.new_empty(ends.shape[1] if directed else 0, 3)
-    given = (nodes, ends.unbind(), lengths.new_full((1,), cutoff))
+    directions = lengths.new_empty(len(links.sender) if directed else 0, 3)
+    given = (nodes, (links.sender, links.receiver), lengths.new_full((1,), cutoff))
     run_loop("measure_pairs", *given, directions, lengths, envelopes)
     return directions, lengths, envelopes.unsqueeze(-1)
+
+
+def sort_neighbors(
+    links: Links, envelopes: Tensor, *, mean: bool, symmetric: bool
+) -> tuple[Segments, Segments]:
+    """List the neighbours of all nodes with their weights.
+
+    Args:
+        links: sender and receiver of every edge.
+        envelopes: of the pairs, [P, 1].
+        mean: whether weights are those of means, see ``edges.Edges.faded_mean``.
+        symmetric: whether edges that nodes send have the same neighbours and weights as those that
+            they receive.
+
+    Returns:
+        As ``edges.Edges.faded_neighbors`` has them.
+    """
+    sender, receiver, by_r, r_starts, by_s, s_starts = links.arrays
+    sent = 0 if symmetric else len(sender)
+    rows = (torch.empty_like(sender), sender.new_empty(sent))
+    weights = (envelopes.new_empty(len(sender)), envelopes.new_empty(sent))
+    shares = envelopes.new_empty(links.num_nodes if mean else 0)
+    given = ((sender, receiver), (by_r, by_s), r_starts, envelopes.squeeze(-1))
+    run_loop("sort_neighbors", *given, rows, weights, shares)
+    received = (rows[0], r_starts, weights[0])
+    return received, received if symmetric else (rows[1], s_starts, weights[1])
 
 
 NUMBA_FORMS: dict[str, FormSlopes] = {

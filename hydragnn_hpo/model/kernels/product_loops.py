@@ -283,16 +283,15 @@ def _add_map(rows: Array, matrix: Array, out: Array, start: int, size: int) -> N
     """Add the products of some rows to the first ones of ``out``.
 
     Args:
-        rows: [R, K], or without rows, which adds nothing.
+        rows: [R, K].
         matrix: [K, N].
         out: [``size`` or more, N]; changed.
         start: first of the rows.
         size: number of rows.
     """
-    if len(rows):
-        inner, width = matrix.shape
-        steps = (inner, 1, width, width)
-        _add_panels(rows, matrix, out, (start * inner, 0, 0), steps, (size, inner))
+    inner, width = matrix.shape
+    at, steps = (start * inner, 0, 0), (inner, 1, width, width)
+    _add_panels(rows, matrix, out, at, steps, (size, inner))
 
 
 @register_jitable(noalias=True)
@@ -312,12 +311,11 @@ def _multiply_by_slope(sums: Array, grad: Array, out: Array) -> None:
             out[row, column] = grad[row, column] * silu(sums[row, column], one)[1]
 
 
-@register_jitable
 def _activate_sum(maps: Any, bias: Array, sums: Array, out: Array) -> None:
     """Activate the sum of two linear maps by SiLU; N is a multiple of ``LANES``.
 
     Args:
-        maps: rows, [R, K], matrix, [N, K], and those of a second map, which may be without rows.
+        maps: rows, [R, K], and matrix, [N, K], of both.
         bias: [N], or empty.
         sums: result, before the activation, [R, N], or without rows.
         out: result, [R, N].
@@ -335,17 +333,6 @@ def _activate_sum(maps: Any, bias: Array, sums: Array, out: Array) -> None:
         _apply_silu(kept, out[start : start + size])
 
 
-def _activate_map(maps: Any, bias: Array, sums: Array, out: Array) -> None:
-    """Activate a linear map, see ``_activate_sum``."""
-    rows, weight = maps
-    _activate_sum((rows, weight, rows[:0], weight[:0]), bias, sums, out)
-
-
-def _activate_maps(maps: Any, bias: Array, sums: Array, out: Array) -> None:
-    """Activate the sum of two linear maps, see ``_activate_sum``."""
-    _activate_sum(maps, bias, sums, out)
-
-
 @register_jitable
 def _add_slopes(slopes: Array, map_: Any, found: Any, start: int, size: int) -> None:
     """Add to the gradients of one linear map.
@@ -353,30 +340,28 @@ def _add_slopes(slopes: Array, map_: Any, found: Any, start: int, size: int) -> 
     Args:
         slopes: gradients of some rows of its result, [``size`` or more, N].
         map_: its rows, [R, K], and matrix, [N, K].
-        found: gradients of both, either of which may be without rows; changed.
+        found: gradients of both, of which that of the rows may be without rows; changed.
         start: first of the rows.
         size: number of rows.
     """
     (rows, weight), (to_rows, to_weight) = map_, found
     (width, inner), there = weight.shape, start * rows.shape[1]
-    if len(to_weight):
-        steps = (1, width, inner, inner)
-        _add_panels(slopes, rows, to_weight, (0, there, 0), steps, (width, size))
+    steps = (1, width, inner, inner)
+    _add_panels(slopes, rows, to_weight, (0, there, 0), steps, (width, size))
     if len(to_rows):
         to_rows[start : start + size] = 0.0
         steps = (width, 1, inner, inner)
         _add_panels(slopes, weight, to_rows, (0, 0, there), steps, (size, width))
 
 
-@register_jitable
 def _differentiate_sum(grad: Array, sums: Array, maps: Any, found: Any, to_bias: Array) -> None:
     """Differentiate ``_activate_sum``; K and M are multiples of ``LANES``.
 
     Args:
         grad: gradient of its result, [R, N].
         sums: as it has found them, [R, N].
-        maps: rows, matrix, and those of the second map, which may be without rows.
-        found: results, the gradients of these, each of which may be without rows.
+        maps: rows and matrix of both.
+        found: results, the gradients of these; those of rows may be without rows.
         to_bias: result, [N], or empty.
     """
     count, width = grad.shape
@@ -389,27 +374,10 @@ def _differentiate_sum(grad: Array, sums: Array, maps: Any, found: Any, to_bias:
         here = slice(start, start + size)
         _multiply_by_slope(sums[here], grad[here], slopes[:size])
         _add_slopes(slopes, maps[:2], found[:2], start, size)
-        if len(maps[2]):
-            _add_slopes(slopes, maps[2:], found[2:], start, size)
+        _add_slopes(slopes, maps[2:], found[2:], start, size)
         for row in range(size):
             for column in range(len(to_bias)):
                 to_bias[column] += slopes[row, column]
-
-
-def _differentiate_activated(
-    grad: Array, sums: Array, maps: Any, found: Any, to_bias: Array
-) -> None:
-    """Differentiate ``_activate_map``, see ``_differentiate_sum``."""
-    (rows, weight), (to_rows, to_weight) = maps, found
-    both = (rows, weight, rows[:0], weight[:0])
-    _differentiate_sum(grad, sums, both, (to_rows, to_weight, rows[:0], weight[:0]), to_bias)
-
-
-def _differentiate_activated_sum(
-    grad: Array, sums: Array, maps: Any, found: Any, to_bias: Array
-) -> None:
-    """Differentiate ``_activate_maps``, see ``_differentiate_sum``."""
-    _differentiate_sum(grad, sums, maps, found, to_bias)
 
 
 PRODUCTS = CompiledLoops({
@@ -417,8 +385,6 @@ PRODUCTS = CompiledLoops({
     "map_rows": (_map_rows, "2 2 1 2"),
     "differentiate_map": (_differentiate_map, "2 2 2 2 2 1"),
     "multiply_transposed": (_multiply_transposed, "2 2 2"),
-    "activate_map": (_activate_map, "22 1 2 2"),
-    "activate_maps": (_activate_maps, "2222 1 2 2"),
-    "differentiate_activated": (_differentiate_activated, "2 2 22 22 1"),
-    "differentiate_activated_sum": (_differentiate_activated_sum, "2 2 2222 2222 1"),
+    "activate_sum": (_activate_sum, "2222 1 2 2"),
+    "differentiate_sum": (_differentiate_sum, "2 2 2222 2222 1"),
 })  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.ensemble.engine import cut_to_cutoff, squared_lengths
-from hydragnn_hpo.model.edges import pair_vectors
+from hydragnn_hpo.model.edges import BesselBasis, measure_edges, pair_vectors
 from hydragnn_hpo.testing.sample_structures import (
     add_isolated_atom,
     batch_graphs,
@@ -101,3 +101,27 @@ def test_a_shorter_cutoff_keeps_edges_without_a_reverse():
         )
     ]
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("basis", [None, BesselBasis(4, 3.5)], ids=["lengths", "directions"])
+@pytest.mark.parametrize("batch", ["pairs", "edges", "empty", "alone"])
+def test_a_loop_measures_edges_and_sorts_neighbours_as_torch_does(batch, basis, dtype):
+    """The cutoff is shorter than some edges; envelopes of these are 0."""
+    graphs = {"empty": [], "alone": [add_isolated_atom(4).graph()]}.get(batch, some_graphs())
+    given = batch_graphs(graphs, dtype=dtype, paired=batch != "edges")
+    fields = ("directions", "pair_lengths", "pair_basis", "pair_envelope")
+    found, wanted = (
+        measure_edges(given, kernels=kernels, basis=basis, cutoff=3.5)
+        for kernels in ("numba", "eager")
+    )
+    tolerance = 1e-12 if dtype is torch.float64 else 1e-5
+    for name in fields:
+        own, value = getattr(found, name), getattr(wanted, name)
+        torch.testing.assert_close(own, value, rtol=0, atol=tolerance, msg=name)
+    for name in ("faded_neighbors", "averaged_neighbors"):
+        for own, value in zip(getattr(found, name), getattr(wanted, name), strict=True):
+            torch.testing.assert_close(own, value, rtol=0, atol=tolerance, msg=name)
+    moving = replace(given, positions=given.positions.clone().requires_grad_())
+    edges = measure_edges(moving, kernels="numba", basis=basis, cutoff=3.5)
+    assert edges.pair_envelope.requires_grad

@@ -323,18 +323,23 @@ def test_equal_messages_share_the_gradient_and_the_floor_takes_none():
     assert (messages.grad == 0).all()
 
 
+@pytest.mark.parametrize("kernels", ["eager", "numba"])
 @pytest.mark.parametrize("learned", [False, True], ids=["weights", "weights with gradients"])
-def test_neighbours_are_summed_by_their_envelopes(layout, learned):
+def test_neighbours_are_summed_by_their_envelopes(layout, learned, kernels):
     """The sum is a product with the matrix that the weights fill."""
-    links, rows = layout
+    links, rows = replace(layout[0], kernels=kernels), layout[1]
     values, weights = draw(NODES, FEATURES), draw(rows, 1, seed=1).detach().requires_grad_(learned)
     edges = Edges(links, weights.new_zeros(0, 3), weights[:, 0], weights, weights)
     matrix = torch.zeros(NODES, NODES, dtype=values.dtype)
     matrix.index_put_((links.receiver, links.sender), edges.envelope[:, 0], accumulate=True)
     torch.testing.assert_close(edges.faded_sum(values), matrix @ values)
+    mean = matrix @ values / (1.0 + matrix.sum(1, keepdim=True))
+    torch.testing.assert_close(edges.faded_mean(values), mean)
 
-    def faded(values, weights):
-        return replace(edges, pair_envelope=weights).faded_sum(values)
+    for name in ("faded_sum", "faded_mean"):
 
-    assert gradcheck(faded, (values, weights))
-    assert gradgradcheck(faded, (values, weights))
+        def faded(values, weights, name=name):
+            return getattr(replace(edges, pair_envelope=weights), name)(values)
+
+        assert gradcheck(faded, (values, weights))
+        assert gradgradcheck(faded, (values, weights))
