@@ -31,7 +31,7 @@ _CHUNK = 96
 
 
 class _TileWriter:
-    """Writes the instructions that add ``sum_k left[row, k] right[k, :]`` to a tile."""
+    """Writes the instructions for a tile of ``out = base + sum_k left[row, k] right[k, :]``."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
         """Unpack the arguments of ``_make_tile``'s function.
@@ -42,14 +42,14 @@ class _TileWriter:
             signature: types of the arguments.
             arguments: their values.
         """
-        self.builder, (at, steps, self.count) = builder, arguments[3:]
-        self.left, self.right, self.out = (
+        self.builder, (at, steps, self.count) = builder, arguments[4:]
+        self.left, self.right, self.base, self.out = (
             context.make_array(kind)(context, builder, value).data
-            for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
+            for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
         )
-        self.at = [builder.extract_value(at, each) for each in range(3)]
-        self.row_step, *self.k_steps, self.out_step = (
-            builder.extract_value(steps, each) for each in range(4)
+        self.at = [builder.extract_value(at, each) for each in range(4)]
+        self.row_step, *self.k_steps, self.base_step, self.out_step = (
+            builder.extract_value(steps, each) for each in range(5)
         )
         self.index, number = self.count.type, self.left.type.pointee
         self.vector = ir.VectorType(number, LANES)
@@ -61,6 +61,13 @@ class _TileWriter:
     def write(self, rows: int, vectors: int) -> None:
         """Write a loop over k whose sums are ``vectors`` registers for each of ``rows`` rows."""
         builder, before = self.builder, self.builder.block
+        started = [
+            [
+                self._load(self._place(self.base, self.at[2], self.base_step, row, number))
+                for number in range(vectors)
+            ]
+            for row in range(rows)
+        ]
         head, body, end = (builder.append_basic_block(name) for name in ("head", "body", "end"))
         builder.branch(head)
         builder.position_at_end(head)
@@ -68,8 +75,9 @@ class _TileWriter:
         counters = [builder.phi(self.index) for _ in range(3)]
         for counter, start in zip(counters, (self.index(0), *self.at[:2]), strict=True):
             counter.add_incoming(start, before)
-        for each in (phi for row in sums for phi in row):
-            each.add_incoming(self.vector([0.0] * LANES), before)
+        for row, phis in enumerate(sums):
+            for number, phi in enumerate(phis):
+                phi.add_incoming(started[row][number], before)
         builder.cbranch(builder.icmp_signed("<", counters[0], self.count), body, end)
         builder.position_at_end(body)
         self._multiply(sums, *counters[1:])
@@ -79,9 +87,8 @@ class _TileWriter:
         builder.position_at_end(end)
         for row, phis in enumerate(sums):
             for number, phi in enumerate(phis):
-                place = self._pointer(self.out, self._row(self.at[2], self.out_step, row), number)
-                stored = builder.store(builder.fadd(self._load(place), phi), place)
-                stored.align = self.bytes
+                place = self._place(self.out, self.at[3], self.out_step, row, number)
+                builder.store(phi, place).align = self.bytes
 
     def _multiply(self, sums: Any, left: Any, right: Any) -> None:
         """Write a turn of the loop: each number on the left with the row on the right.
@@ -103,6 +110,18 @@ class _TileWriter:
             for phi, values in zip(phis, loaded, strict=True):
                 phi.add_incoming(builder.call(self.fma, (spread, values, phi)), builder.block)
 
+    def _place(self, array: Any, first: Any, step: Any, row: int, number: int) -> Any:
+        """Point to a register of a tile's row.
+
+        Args:
+            array: where the tile lies.
+            first: place of its first number.
+            step: from row to row.
+            row: number of the row.
+            number: number of the register.
+        """
+        return self._pointer(array, self._row(first, step, row), number)
+
     def _row(self, first: Any, step: Any, row: int) -> Any:
         return self.builder.add(first, self.builder.mul(step, self.index(row)))
 
@@ -118,19 +137,22 @@ class _TileWriter:
 
 
 def _make_tile(rows: int, vectors: int) -> Any:
-    """Make the function ``tile(left, right, out, at, steps, count)``.
+    """Make the function ``tile(left, right, base, out, at, steps, count)``.
 
-    ``at`` says where the tile begins in each of the three arrays, ``steps`` from row to row and
-    from k to k on the left, from k to k on the right, and from row to row in ``out``, in elements.
+    ``at`` says where the tile begins in each of the four arrays, ``steps`` from row to row and from
+    k to k on the left, from k to k on the right, and from row to row in ``base`` and in ``out``, in
+    elements.
     """
 
     @intrinsic
-    def tile(context: Any, left: Any, right: Any, out: Any, at: Any, steps: Any, count: Any) -> Any:
+    def tile(
+        context: Any, left: Any, right: Any, base: Any, out: Any, at: Any, steps: Any, count: Any
+    ) -> Any:
         def write(inner: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             _TileWriter(inner, builder, signature, arguments).write(rows, vectors)
             return inner.get_dummy_value()
 
-        return types.void(left, right, out, at, steps, count), write
+        return types.void(left, right, base, out, at, steps, count), write
 
     return tile
 
@@ -142,20 +164,22 @@ def _make_panel(vectors: int) -> Any:
     """
     six, four, one = (_make_tile(rows, vectors) for rows in (6, 4, 1))
 
-    def panel(left: Array, right: Array, out: Array, at: Any, steps: Any, size: Any) -> None:
+    def panel(
+        left: Array, right: Array, base: Array, out: Array, at: Any, steps: Any, size: Any
+    ) -> None:
         rows, count = size
-        row, (first, second, third) = 0, at
+        row, (first, second, third, fourth) = 0, at
         while row + 6 <= rows:
-            here = (first + row * steps[0], second, third + row * steps[3])
-            six(left, right, out, here, steps, count)
+            here = (first + row * steps[0], second, third + row * steps[3], fourth + row * steps[4])
+            six(left, right, base, out, here, steps, count)
             row += 6
         if row + 4 <= rows:
-            here = (first + row * steps[0], second, third + row * steps[3])
-            four(left, right, out, here, steps, count)
+            here = (first + row * steps[0], second, third + row * steps[3], fourth + row * steps[4])
+            four(left, right, base, out, here, steps, count)
             row += 4
         while row < rows:
-            here = (first + row * steps[0], second, third + row * steps[3])
-            one(left, right, out, here, steps, count)
+            here = (first + row * steps[0], second, third + row * steps[3], fourth + row * steps[4])
+            one(left, right, base, out, here, steps, count)
             row += 1
 
     # Machine code is linked by name, also what another process has cached.
@@ -167,40 +191,43 @@ _panel1, _panel2, _panel3, _panel4 = (_make_panel(vectors) for vectors in (1, 2,
 
 
 @register_jitable
-def _add_panels(left: Array, right: Array, out: Array, at: Any, steps: Any, size: Any) -> None:
-    """Add a product to ``out``, panel by panel of its columns.
+def _multiply_panels(
+    left: Array, right: Array, base: Array, out: Array, at: Any, steps: Any, size: Any
+) -> None:
+    """Add a product to ``base``, panel by panel of its columns.
 
     Args:
         left: array with the left matrix.
         right: array with the right one.
-        out: the result; changed.
+        base: what the product is added to; may be ``out``.
+        out: the result.
         at: see ``_make_tile``.
-        steps: see ``_make_tile``.
+        steps: see ``_make_tile``; 0 from row to row in ``base`` adds the same to all rows.
         size: numbers of rows and of k.
     """
     column, whole = 0, out.shape[1] - out.shape[1] % LANES
     while column < whole:
-        here = (at[0], at[1] + column, at[2] + column)
+        here = (at[0], at[1] + column, at[2] + column, at[3] + column)
         vectors = min(4, (whole - column) // LANES)
         if vectors == 4:
-            _panel4(left, right, out, here, steps, size)
+            _panel4(left, right, base, out, here, steps, size)
         elif vectors == 3:
-            _panel3(left, right, out, here, steps, size)
+            _panel3(left, right, base, out, here, steps, size)
         elif vectors == 2:
-            _panel2(left, right, out, here, steps, size)
+            _panel2(left, right, base, out, here, steps, size)
         else:
-            _panel1(left, right, out, here, steps, size)
+            _panel1(left, right, base, out, here, steps, size)
         column += vectors * LANES
 
 
 @register_jitable
-def _multiply_rest(rows: Array, matrix: Array, out: Array) -> None:
-    """Add to the columns that fill no vector register, see ``_multiply_rows``."""
+def _multiply_rest(rows: Array, matrix: Array, base: Array, out: Array) -> None:
+    """Find the columns that fill no vector register, see ``_multiply_rows``."""
     (count, inner), width = rows.shape, out.shape[1]
     for column in range(width - width % LANES, width):
         factors = matrix[:, column].copy()
         for row in range(count):
-            total = out[row, column]
+            total = base[column]
             for k in range(inner):
                 total += rows[row, k] * factors[k]
             out[row, column] = total
@@ -210,15 +237,12 @@ def _multiply_rest(rows: Array, matrix: Array, out: Array) -> None:
 def _multiply_rows(rows: Array, matrix: Array, bias: Array, out: Array) -> None:
     """Multiply rows, [R, K], with a matrix, [K, N], and add a bias, [N], if it is not empty."""
     (count, inner), width = rows.shape, out.shape[1]
+    base, steps = bias if len(bias) else np.zeros(width, out.dtype), (inner, 1, width, 0, width)
     for start in range(0, count, _CHUNK):
-        size = min(_CHUNK, count - start)
-        for row in range(start, start + size):
-            for column in range(width):
-                out[row, column] = bias[column] if len(bias) else 0.0
-        at, steps = (start * inner, 0, start * width), (inner, 1, width, width)
-        _add_panels(rows, matrix, out, at, steps, (size, inner))
+        at, size = (start * inner, 0, 0, start * width), min(_CHUNK, count - start)
+        _multiply_panels(rows, matrix, base, out, at, steps, (size, inner))
     if width % LANES:
-        _multiply_rest(rows, matrix, out)
+        _multiply_rest(rows, matrix, base, out)
 
 
 @register_jitable
@@ -235,6 +259,35 @@ def _map_rows(rows: Array, weight: Array, bias: Array, out: Array) -> None:
     _multiply_rows(rows, _transpose(weight), bias, out)
 
 
+@register_jitable
+def _add_slopes(slopes: Array, map_: Any, results: Any, start: int, size: int) -> None:
+    """Find the gradients of some rows of a linear map, and add to that of its matrix.
+
+    Args:
+        slopes: gradients of these rows of the product, [``size`` or more, N].
+        map_: all rows, [R, K], and the matrix, [N, K]; K is a multiple of ``LANES``.
+        results: gradients of both; that of the rows may be without rows.
+        start: first of the rows.
+        size: number of rows.
+    """
+    (rows, weight), (to_rows, to_weight) = map_, results
+    (width, inner), there = weight.shape, start * rows.shape[1]
+    at, steps = (0, there, 0, 0), (1, width, inner, inner, inner)
+    _multiply_panels(slopes, rows, to_weight, to_weight, at, steps, (width, size))
+    if len(to_rows):
+        at, steps = (0, 0, 0, there), (width, 1, inner, 0, inner)
+        nothing = np.zeros(inner, weight.dtype)
+        _multiply_panels(slopes, weight, nothing, to_rows, at, steps, (size, width))
+
+
+@register_jitable
+def _add_rows(rows: Array, total: Array) -> None:
+    """Add rows to ``total``, which may be empty."""
+    for row in range(len(rows)):
+        for column in range(len(total)):
+            total[column] += rows[row, column]
+
+
 def _differentiate_map(
     grad: Array, rows: Array, weight: Array, to_rows: Array, to_weight: Array, to_bias: Array
 ) -> None:
@@ -248,22 +301,13 @@ def _differentiate_map(
         to_weight: result, [N, K].
         to_bias: result, [N], or empty.
     """
-    (count, width), inner = grad.shape, rows.shape[1]
     to_weight[:] = 0.0
     to_bias[:] = 0.0
-    for start in range(0, count, _CHUNK):
-        size = min(_CHUNK, count - start)
-        here, there = start * width, start * inner
-        _add_panels(
-            grad, rows, to_weight, (here, there, 0), (1, width, inner, inner), (width, size)
-        )
-        if len(to_rows):
-            to_rows[start : start + size] = 0.0
-            steps = (width, 1, inner, inner)
-            _add_panels(grad, weight, to_rows, (here, 0, there), steps, (size, width))
-        for row in range(start, start + size):
-            for column in range(len(to_bias)):
-                to_bias[column] += grad[row, column]
+    for start in range(0, len(grad), _CHUNK):
+        size = min(_CHUNK, len(grad) - start)
+        slopes = grad[start : start + size]
+        _add_slopes(slopes, (rows, weight), (to_rows, to_weight), start, size)
+        _add_rows(slopes, to_bias)
 
 
 def _multiply_transposed(left: Array, right: Array, out: Array) -> None:
@@ -273,25 +317,9 @@ def _multiply_transposed(left: Array, right: Array, out: Array) -> None:
         for column in range(width):
             out[row, column] = 0.0
     for start in range(0, count, _CHUNK):
-        at, steps = (start * height, start * width, 0), (1, height, width, width)
+        at, steps = (start * height, start * width, 0, 0), (1, height, width, width, width)
         size = (height, min(_CHUNK, count - start))
-        _add_panels(left, right, out, at, steps, size)
-
-
-@register_jitable
-def _add_map(rows: Array, matrix: Array, out: Array, start: int, size: int) -> None:
-    """Add the products of some rows to the first ones of ``out``.
-
-    Args:
-        rows: [R, K].
-        matrix: [K, N].
-        out: [``size`` or more, N]; changed.
-        start: first of the rows.
-        size: number of rows.
-    """
-    inner, width = matrix.shape
-    at, steps = (start * inner, 0, 0), (inner, 1, width, width)
-    _add_panels(rows, matrix, out, at, steps, (size, inner))
+        _multiply_panels(left, right, out, out, at, steps, size)
 
 
 @register_jitable(noalias=True)
@@ -316,68 +344,44 @@ def _activate_sum(maps: Any, bias: Array, sums: Array, out: Array) -> None:
 
     Args:
         maps: rows, [R, K], and matrix, [N, K], of both.
-        bias: [N], or empty.
+        bias: [N].
         sums: result, before the activation, [R, N], or without rows.
         out: result, [R, N].
     """
     first, second, (count, width) = _transpose(maps[1]), _transpose(maps[3]), out.shape
-    space = np.empty((_CHUNK, width), out.dtype)
+    space, inner, last = np.empty((_CHUNK, width), out.dtype), len(first), len(second)
     for start in range(0, count, _CHUNK):
         size = min(_CHUNK, count - start)
         kept = sums[start : start + size] if len(sums) else space[:size]
-        for row in range(size):
-            for column in range(width):
-                kept[row, column] = bias[column] if len(bias) else 0.0
-        _add_map(maps[0], first, kept, start, size)
-        _add_map(maps[2], second, kept, start, size)
+        at, steps = (start * inner, 0, 0, 0), (inner, 1, width, 0, width)
+        _multiply_panels(maps[0], first, bias, kept, at, steps, (size, inner))
+        at, steps = (start * last, 0, 0, 0), (last, 1, width, width, width)
+        _multiply_panels(maps[2], second, kept, kept, at, steps, (size, last))
         _apply_silu(kept, out[start : start + size])
 
 
-@register_jitable
-def _add_slopes(slopes: Array, map_: Any, found: Any, start: int, size: int) -> None:
-    """Add to the gradients of one linear map.
-
-    Args:
-        slopes: gradients of some rows of its result, [``size`` or more, N].
-        map_: its rows, [R, K], and matrix, [N, K].
-        found: gradients of both, of which that of the rows may be without rows; changed.
-        start: first of the rows.
-        size: number of rows.
-    """
-    (rows, weight), (to_rows, to_weight) = map_, found
-    (width, inner), there = weight.shape, start * rows.shape[1]
-    steps = (1, width, inner, inner)
-    _add_panels(slopes, rows, to_weight, (0, there, 0), steps, (width, size))
-    if len(to_rows):
-        to_rows[start : start + size] = 0.0
-        steps = (width, 1, inner, inner)
-        _add_panels(slopes, weight, to_rows, (0, 0, there), steps, (size, width))
-
-
-def _differentiate_sum(grad: Array, sums: Array, maps: Any, found: Any, to_bias: Array) -> None:
+def _differentiate_sum(grad: Array, sums: Array, maps: Any, results: Any, to_bias: Array) -> None:
     """Differentiate ``_activate_sum``; K and M are multiples of ``LANES``.
 
     Args:
         grad: gradient of its result, [R, N].
         sums: as it has found them, [R, N].
         maps: rows and matrix of both.
-        found: results, the gradients of these; those of rows may be without rows.
+        results: the gradients of these; those of rows may be without rows.
         to_bias: result, [N], or empty.
     """
     count, width = grad.shape
     slopes = np.empty((_CHUNK, width), grad.dtype)
-    found[1][:] = 0.0
-    found[3][:] = 0.0
+    results[1][:] = 0.0
+    results[3][:] = 0.0
     to_bias[:] = 0.0
     for start in range(0, count, _CHUNK):
         size = min(_CHUNK, count - start)
         here = slice(start, start + size)
         _multiply_by_slope(sums[here], grad[here], slopes[:size])
-        _add_slopes(slopes, maps[:2], found[:2], start, size)
-        _add_slopes(slopes, maps[2:], found[2:], start, size)
-        for row in range(size):
-            for column in range(len(to_bias)):
-                to_bias[column] += slopes[row, column]
+        _add_slopes(slopes, maps[:2], results[:2], start, size)
+        _add_slopes(slopes, maps[2:], results[2:], start, size)
+        _add_rows(slopes[:size], to_bias)
 
 
 PRODUCTS = CompiledLoops({
