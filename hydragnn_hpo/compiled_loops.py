@@ -83,7 +83,13 @@ class LoopLocator(UserProvidedCacheLocator):
 class CompiledLoops:
     """Loops of one kind as machine code, each compiled or loaded when it is first asked for."""
 
-    def __init__(self, loops: Mapping[str, tuple[Loop, str]], exact: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        loops: Mapping[str, tuple[Loop, str]],
+        *,
+        exact: Collection[str] = (),
+        parts: Collection[str] = (),
+    ) -> None:
         """Compile nothing yet.
 
         Args:
@@ -91,8 +97,9 @@ class CompiledLoops:
                 int64, or the number of dimensions of an array of the dtype; a tuple of arrays has
                 a letter for each.
             exact: names of loops whose products are rounded one by one.
+            parts: modules with functions that loops of other modules call.
         """
-        self.loops, self.exact = loops, exact
+        self.loops, self.exact, self.parts = loops, exact, parts
         self._made: dict[tuple[str, str], Loop] = {}
 
     @property
@@ -130,7 +137,7 @@ class CompiledLoops:
         Numba looks at the file of a loop alone, and loops call those of other files: their sources
         name the folder, too.
         """
-        modules = {__name__, *(loop.__module__ for loop, _ in self.loops.values())}
+        modules = {__name__, *self.parts, *(loop.__module__ for loop, _ in self.loops.values())}
         return _folder(tuple(str(sys.modules[each].__file__) for each in sorted(modules)), dtype)
 
     def load_cached(self) -> None:

@@ -14,8 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hydragnn_hpo.model.activations import silu_gradient
-
 LEAST_WORK = 2**19
 """Multiplications from which a call of a loop pays."""
 
@@ -44,7 +42,7 @@ def _is_quicker() -> bool:
     return "AuthenticAMD" in processor
 
 
-def _is_plain(rows: Tensor, weight: Tensor) -> bool:
+def is_plain(rows: Tensor, weight: Tensor) -> bool:
     """Check for plain tensors in fp32 on a CPU, which torch neither traces nor transforms."""
     return (
         not torch._C._len_torch_dispatch_stack()
@@ -58,7 +56,7 @@ def _is_plain(rows: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _pays(left: Tensor, right: Tensor, width: int) -> bool:
+def pays(left: Tensor, right: Tensor, width: int) -> bool:
     """Check for matrices whose product pays; a tracer would note that it depends on their size.
 
     Args:
@@ -66,13 +64,13 @@ def _pays(left: Tensor, right: Tensor, width: int) -> bool:
         right: the other matrix.
         width: number of multiplications with each number of ``left``.
     """
-    if torch.compiler.is_compiling() or not _is_quicker() or not _is_plain(left, right):
+    if torch.compiler.is_compiling() or not _is_quicker() or not is_plain(left, right):
         return False
     return left.dim() == 2 and left.numel() * width >= LEAST_WORK
 
 
-def _run(loop: str, *arrays: Tensor | tuple[Tensor, ...]) -> None:
-    """Run a loop of ``product_loops`` on arrays in fp32 and tuples of them."""
+def run_product(loop: str, *arrays: Tensor | tuple[Tensor, ...]) -> None:
+    """Run a loop of ``product_loops`` or ``perceptron_loops`` on arrays in fp32, and tuples."""
     given = [
         tuple(map(_as_array, each)) if isinstance(each, tuple) else _as_array(each)
         for each in arrays
@@ -82,9 +80,11 @@ def _run(loop: str, *arrays: Tensor | tuple[Tensor, ...]) -> None:
 
 @functools.cache
 def _compile(loop: str) -> Callable[..., None]:
+    from hydragnn_hpo.model.kernels.perceptron_loops import PERCEPTRONS
     from hydragnn_hpo.model.kernels.product_loops import PRODUCTS
 
-    return PRODUCTS.compile(loop, "float32")
+    kind = PRODUCTS if loop in PRODUCTS.loops else PERCEPTRONS
+    return kind.compile(loop, "float32")
 
 
 def _as_array(tensor: Tensor) -> Any:
@@ -97,9 +97,9 @@ def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(rows, weight, bias)
     bias, out = rows.new_empty(0) if bias is None else bias, rows.new_empty(len(rows), len(weight))
     if weight.is_contiguous():
-        _run("map_rows", rows, weight, bias, out)
+        run_product("map_rows", rows, weight, bias, out)
     else:
-        _run("multiply_rows", rows, weight.t(), bias, out)
+        run_product("multiply_rows", rows, weight.t(), bias, out)
     return out
 
 
@@ -123,7 +123,7 @@ def _differentiate(
         rows.new_empty(weight.shape),
         rows.new_empty(len(weight) if to_bias else 0),
     )
-    _run("differentiate_map", grad, rows, weight, *slopes)
+    run_product("differentiate_map", grad, rows, weight, *slopes)
     return slopes[0] if to_rows else None, slopes[1], slopes[2] if to_bias else None
 
 
@@ -146,12 +146,10 @@ class _RowProduct(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Slopes:
         rows, weight = ctx.saved_tensors
-        return _slopes_of_product(grad, rows, weight, ctx.needs_input_grad)
+        return slopes_of_product(grad, rows, weight, ctx.needs_input_grad)
 
 
-def _slopes_of_product(
-    grad: Tensor, rows: Tensor, weight: Tensor, needed: Sequence[bool]
-) -> Slopes:
+def slopes_of_product(grad: Tensor, rows: Tensor, weight: Tensor, needed: Sequence[bool]) -> Slopes:
     """Differentiate ``rows @ weight.T + bias``, in a way that can be differentiated again.
 
     Args:
@@ -164,7 +162,7 @@ def _slopes_of_product(
         Gradients of rows, weight and bias; None for those that are not needed.
     """
     to_rows, to_weight, to_bias = needed
-    by_one = to_weight and rows.shape[1] % LANES == 0 and _is_plain(grad, weight)
+    by_one = to_weight and rows.shape[1] % LANES == 0 and is_plain(grad, weight)
     if by_one and not torch.is_grad_enabled():
         return _differentiate(grad, rows, weight, to_rows=to_rows, to_bias=to_bias)
     return (
@@ -192,7 +190,7 @@ class _OuterProductSum(Function):
         if second.shape[1] % LANES:
             return left.t() @ right
         product = left.new_empty(first.shape[1], second.shape[1])
-        _run("multiply_transposed", first, second, product)
+        run_product("multiply_transposed", first, second, product)
         return product.t() if turned else product
 
     @staticmethod
@@ -212,7 +210,7 @@ class _OuterProductSum(Function):
 
 def sum_outer_products(left: Tensor, right: Tensor) -> Tensor:
     """Sum the outer products of rows, ``left.T @ right``: [R, O] and [R, I] to [O, I]."""
-    if not _pays(left, right, right.shape[1]):
+    if not pays(left, right, right.shape[1]):
         return left.t() @ right
     product: Tensor = _OuterProductSum.apply(left, right)  # type: ignore[no-untyped-call]
     return product
@@ -229,7 +227,7 @@ def multiply_rows(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         [R, O].
     """
-    if not _pays(rows, weight, weight.shape[0]):
+    if not pays(rows, weight, weight.shape[0]):
         return F.linear(rows, weight, bias)
     product: Tensor = _RowProduct.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
     return product
@@ -249,129 +247,6 @@ class RowLinear(nn.Linear):
             product = multiply_rows(input.flatten(0, -2), self.weight, self.bias)
             return product.view(*input.shape[:-1], self.out_features)
         return multiply_rows(input, self.weight, self.bias)
-
-
-def activate_sum(maps: tuple[RowLinear, RowLinear], rows: tuple[Tensor, Tensor]) -> Tensor:
-    """Return SiLU of the sum of two linear maps, by one loop where that pays.
-
-    Args:
-        maps: the first without a bias.
-        rows: of each map, [R, I].
-
-    Returns:
-        [R, O].
-    """
-    if not all(map(_joins, maps, rows)):
-        return F.silu(maps[0](rows[0]) + maps[1](rows[1]))
-    given = (rows[0], maps[0].weight, rows[1], maps[1].weight, maps[1].bias)
-    if not torch.is_grad_enabled():
-        return _activate(*given, keep=False)[0]
-    activated: Tensor = _ActivatedSum.apply(*given)[0]  # type: ignore[no-untyped-call]
-    return activated
-
-
-def _joins(linear: RowLinear, rows: Tensor) -> bool:
-    """Check whether a loop for a linear map and an activation pays."""
-    width = linear.out_features
-    return width % LANES == 0 and linear.kernels != "eager" and _pays(rows, linear.weight, width)
-
-
-def _activate(*factors: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-    """Run the loop of ``activate_sum``.
-
-    Args:
-        factors: rows and weight of each map, and the bias.
-        keep: whether the sums are wanted, too.
-
-    Returns:
-        Activations and sums, [R, O]; sums without rows if they are not wanted.
-    """
-    *maps, bias = factors
-    rows, width = maps[0], len(bias)
-    outputs = rows.new_empty(rows.shape[0], width)
-    sums = rows.new_empty(rows.shape[0] if keep else 0, width)
-    _run("activate_sum", tuple(maps), bias, sums, outputs)
-    return outputs, sums
-
-
-class _ActivatedSum(Function):
-    """``activate_sum``; also returns the sums, through which it is differentiated again."""
-
-    @staticmethod
-    def forward(ctx: Any, *factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Multiply, sum and activate.
-
-        Args:
-            ctx: keeps the sums and all factors.
-            factors: rows, [R, I], and weight, [O, I], of each map, and the bias, [O].
-
-        Returns:
-            Activations and sums, [R, O].
-        """
-        outputs, sums = _activate(*factors, keep=True)
-        ctx.save_for_backward(sums, *factors[:4])
-        ctx.set_materialize_grads(False)
-        return outputs, sums
-
-    @staticmethod
-    def backward(
-        ctx: Any, grad: Tensor | None, to_sums: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        """Differentiate.
-
-        Args:
-            ctx: holds what ``forward`` kept.
-            grad: gradient of the activations, or None.
-            to_sums: gradient of the sums, or None.
-
-        Returns:
-            Gradients of each factor; None for those that are not needed.
-        """
-        (sums, *maps), needed = ctx.saved_tensors, ctx.needs_input_grad
-        if grad is not None and to_sums is None and _takes_one_loop(grad, maps, needed):
-            return _differentiate_sum(grad, sums, maps, needed)
-        if grad is not None:
-            slope = silu_gradient(grad, sums)
-            to_sums = slope if to_sums is None else slope + to_sums
-        if to_sums is None:
-            return (None,) * len(needed)
-        first = _slopes_of_product(to_sums, maps[0], maps[1], (*needed[:2], False))
-        return *first[:2], *_slopes_of_product(to_sums, maps[2], maps[3], needed[2:])
-
-
-def _takes_one_loop(grad: Tensor, maps: Sequence[Tensor], needed: Sequence[bool]) -> bool:
-    """Check whether one loop finds all gradients: those of weights are needed, no further ones."""
-    return (
-        not torch.is_grad_enabled()
-        and needed[1]
-        and needed[3]
-        and maps[0].shape[1] % LANES == 0 == maps[2].shape[1] % LANES
-        and _is_plain(grad, maps[1])
-    )
-
-
-def _differentiate_sum(
-    grad: Tensor, sums: Tensor, maps: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    """Differentiate ``activate_sum`` by one loop.
-
-    Args:
-        grad: gradient of the activations, [R, O].
-        sums: [R, O].
-        maps: rows and weight of each map.
-        needed: whether the gradients of these and of the bias are.
-
-    Returns:
-        Gradients of rows, weights and bias; None for those that are not needed.
-    """
-    slopes = tuple(
-        grad.new_empty(each.shape if need else (0, each.shape[1]))
-        for each, need in zip(maps, needed[:4], strict=True)
-    )
-    to_bias = grad.new_empty(grad.shape[1] if needed[4] else 0)
-    _run("differentiate_sum", grad, sums, tuple(maps), slopes, to_bias)
-    all_slopes = zip((*slopes, to_bias), needed, strict=True)
-    return tuple(slope if need else None for slope, need in all_slopes)
 
 
 def use_kernels(model: nn.Module, kernels: str) -> None:

@@ -38,5 +38,6 @@ class GINConv(nn.Module):
             The change of the scalars, [N, F], and None.
         """
         message = edges.faded_sum(scalars)
-        own = scalars if self.eps is None else scalars * (1.0 + self.eps)
-        return self.update(own + message), None
+        if self.eps is None:
+            return self.update(message + scalars), None
+        return self.update(torch.addcmul(message, scalars, 1.0 + self.eps)), None

@@ -73,9 +73,7 @@ class VectorUpdate(nn.Module):
         """Build the mix of vector channels and the perceptron."""
         super().__init__()
         self.mix = RowLinear(features, 2 * features, bias=False)
-        self.talk = nn.Sequential(
-            RowLinear(2 * features, features), activation(), RowLinear(features, 3 * features)
-        )
+        self.talk = mlp((2 * features, features, 3 * features), activation)
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Mix scalars, [N, F], and vectors, [N, 3, F], inside each node.

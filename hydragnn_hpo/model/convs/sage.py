@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import SAGEOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.row_products import RowLinear, activate_sum
+from hydragnn_hpo.model.perceptrons import activate_sum
+from hydragnn_hpo.model.row_products import RowLinear
 from hydragnn_hpo.model.scatter import segment_max
 
 

@@ -37,7 +37,7 @@ LOOPS = {
 }
 """All loops and their signatures."""
 
-KERNELS = CompiledLoops(LOOPS, EXACT)
+KERNELS = CompiledLoops(LOOPS, exact=EXACT)
 """The same as machine code."""
 
 

@@ -19,14 +19,13 @@ from numba.core import types
 from numba.extending import intrinsic, register_jitable
 
 from hydragnn_hpo.compiled_loops import CompiledLoops
-from hydragnn_hpo.model.kernels.edge_loops import silu
 
 Array = np.ndarray[Any, Any]
 
 LANES = 16
 """Numbers of fp32 in a vector register of 512 bits."""
 
-_CHUNK = 96
+CHUNK = 96
 """Rows at a time, which stay in the fastest cache."""
 
 
@@ -61,7 +60,7 @@ class _TileWriter:
     def write(self, rows: int, vectors: int) -> None:
         """Write a loop over k whose sums are ``vectors`` registers for each of ``rows`` rows."""
         builder, before = self.builder, self.builder.block
-        started = [
+        initial = [
             [
                 self._load(self._place(self.base, self.at[2], self.base_step, row, number))
                 for number in range(vectors)
@@ -77,7 +76,7 @@ class _TileWriter:
             counter.add_incoming(start, before)
         for row, phis in enumerate(sums):
             for number, phi in enumerate(phis):
-                phi.add_incoming(started[row][number], before)
+                phi.add_incoming(initial[row][number], before)
         builder.cbranch(builder.icmp_signed("<", counters[0], self.count), body, end)
         builder.position_at_end(body)
         self._multiply(sums, *counters[1:])
@@ -191,7 +190,7 @@ _panel1, _panel2, _panel3, _panel4 = (_make_panel(vectors) for vectors in (1, 2,
 
 
 @register_jitable
-def _multiply_panels(
+def multiply_panels(
     left: Array, right: Array, base: Array, out: Array, at: Any, steps: Any, size: Any
 ) -> None:
     """Add a product to ``base``, panel by panel of its columns.
@@ -238,15 +237,16 @@ def _multiply_rows(rows: Array, matrix: Array, bias: Array, out: Array) -> None:
     """Multiply rows, [R, K], with a matrix, [K, N], and add a bias, [N], if it is not empty."""
     (count, inner), width = rows.shape, out.shape[1]
     base, steps = bias if len(bias) else np.zeros(width, out.dtype), (inner, 1, width, 0, width)
-    for start in range(0, count, _CHUNK):
-        at, size = (start * inner, 0, 0, start * width), min(_CHUNK, count - start)
-        _multiply_panels(rows, matrix, base, out, at, steps, (size, inner))
+    for start in range(0, count, CHUNK):
+        at, size = (start * inner, 0, 0, start * width), min(CHUNK, count - start)
+        multiply_panels(rows, matrix, base, out, at, steps, (size, inner))
     if width % LANES:
         _multiply_rest(rows, matrix, base, out)
 
 
 @register_jitable
-def _transpose(matrix: Array) -> Array:
+def transpose(matrix: Array) -> Array:
+    """Return the transpose of a matrix, contiguous."""
     turned = np.empty(matrix.shape[::-1], matrix.dtype)
     for row in range(matrix.shape[0]):
         for column in range(matrix.shape[1]):
@@ -256,11 +256,11 @@ def _transpose(matrix: Array) -> Array:
 
 def _map_rows(rows: Array, weight: Array, bias: Array, out: Array) -> None:
     """Multiply rows, [R, K], with the transpose of a matrix, [N, K], see ``_multiply_rows``."""
-    _multiply_rows(rows, _transpose(weight), bias, out)
+    _multiply_rows(rows, transpose(weight), bias, out)
 
 
 @register_jitable
-def _add_slopes(slopes: Array, map_: Any, results: Any, start: int, size: int) -> None:
+def add_map_slopes(slopes: Array, map_: Any, results: Any, start: int, size: int) -> None:
     """Find the gradients of some rows of a linear map, and add to that of its matrix.
 
     Args:
@@ -273,15 +273,15 @@ def _add_slopes(slopes: Array, map_: Any, results: Any, start: int, size: int) -
     (rows, weight), (to_rows, to_weight) = map_, results
     (width, inner), there = weight.shape, start * rows.shape[1]
     at, steps = (0, there, 0, 0), (1, width, inner, inner, inner)
-    _multiply_panels(slopes, rows, to_weight, to_weight, at, steps, (width, size))
+    multiply_panels(slopes, rows, to_weight, to_weight, at, steps, (width, size))
     if len(to_rows):
         at, steps = (0, 0, 0, there), (width, 1, inner, 0, inner)
         nothing = np.zeros(inner, weight.dtype)
-        _multiply_panels(slopes, weight, nothing, to_rows, at, steps, (size, width))
+        multiply_panels(slopes, weight, nothing, to_rows, at, steps, (size, width))
 
 
 @register_jitable
-def _add_rows(rows: Array, total: Array) -> None:
+def add_rows(rows: Array, total: Array) -> None:
     """Add rows to ``total``, which may be empty."""
     for row in range(len(rows)):
         for column in range(len(total)):
@@ -303,11 +303,11 @@ def _differentiate_map(
     """
     to_weight[:] = 0.0
     to_bias[:] = 0.0
-    for start in range(0, len(grad), _CHUNK):
-        size = min(_CHUNK, len(grad) - start)
+    for start in range(0, len(grad), CHUNK):
+        size = min(CHUNK, len(grad) - start)
         slopes = grad[start : start + size]
-        _add_slopes(slopes, (rows, weight), (to_rows, to_weight), start, size)
-        _add_rows(slopes, to_bias)
+        add_map_slopes(slopes, (rows, weight), (to_rows, to_weight), start, size)
+        add_rows(slopes, to_bias)
 
 
 def _multiply_transposed(left: Array, right: Array, out: Array) -> None:
@@ -316,72 +316,10 @@ def _multiply_transposed(left: Array, right: Array, out: Array) -> None:
     for row in range(height):
         for column in range(width):
             out[row, column] = 0.0
-    for start in range(0, count, _CHUNK):
+    for start in range(0, count, CHUNK):
         at, steps = (start * height, start * width, 0, 0), (1, height, width, width, width)
-        size = (height, min(_CHUNK, count - start))
-        _multiply_panels(left, right, out, out, at, steps, size)
-
-
-@register_jitable(noalias=True)
-def _apply_silu(sums: Array, out: Array) -> None:
-    one = out.dtype.type(1)
-    for row in range(out.shape[0]):
-        for column in range(out.shape[1]):
-            out[row, column] = silu(sums[row, column], one)[0]
-
-
-@register_jitable(noalias=True)
-def _multiply_by_slope(sums: Array, grad: Array, out: Array) -> None:
-    """Multiply a gradient by the derivative of SiLU at ``sums``."""
-    one = out.dtype.type(1)
-    for row in range(out.shape[0]):
-        for column in range(out.shape[1]):
-            out[row, column] = grad[row, column] * silu(sums[row, column], one)[1]
-
-
-def _activate_sum(maps: Any, bias: Array, sums: Array, out: Array) -> None:
-    """Activate the sum of two linear maps by SiLU; N is a multiple of ``LANES``.
-
-    Args:
-        maps: rows, [R, K], and matrix, [N, K], of both.
-        bias: [N].
-        sums: result, before the activation, [R, N], or without rows.
-        out: result, [R, N].
-    """
-    first, second, (count, width) = _transpose(maps[1]), _transpose(maps[3]), out.shape
-    space, inner, last = np.empty((_CHUNK, width), out.dtype), len(first), len(second)
-    for start in range(0, count, _CHUNK):
-        size = min(_CHUNK, count - start)
-        kept = sums[start : start + size] if len(sums) else space[:size]
-        at, steps = (start * inner, 0, 0, 0), (inner, 1, width, 0, width)
-        _multiply_panels(maps[0], first, bias, kept, at, steps, (size, inner))
-        at, steps = (start * last, 0, 0, 0), (last, 1, width, width, width)
-        _multiply_panels(maps[2], second, kept, kept, at, steps, (size, last))
-        _apply_silu(kept, out[start : start + size])
-
-
-def _differentiate_sum(grad: Array, sums: Array, maps: Any, results: Any, to_bias: Array) -> None:
-    """Differentiate ``_activate_sum``; K and M are multiples of ``LANES``.
-
-    Args:
-        grad: gradient of its result, [R, N].
-        sums: as it has found them, [R, N].
-        maps: rows and matrix of both.
-        results: the gradients of these; those of rows may be without rows.
-        to_bias: result, [N], or empty.
-    """
-    count, width = grad.shape
-    slopes = np.empty((_CHUNK, width), grad.dtype)
-    results[1][:] = 0.0
-    results[3][:] = 0.0
-    to_bias[:] = 0.0
-    for start in range(0, count, _CHUNK):
-        size = min(_CHUNK, count - start)
-        here = slice(start, start + size)
-        _multiply_by_slope(sums[here], grad[here], slopes[:size])
-        _add_slopes(slopes, maps[:2], results[:2], start, size)
-        _add_slopes(slopes, maps[2:], results[2:], start, size)
-        _add_rows(slopes[:size], to_bias)
+        size = (height, min(CHUNK, count - start))
+        multiply_panels(left, right, out, out, at, steps, size)
 
 
 PRODUCTS = CompiledLoops({
@@ -389,6 +327,4 @@ PRODUCTS = CompiledLoops({
     "map_rows": (_map_rows, "2 2 1 2"),
     "differentiate_map": (_differentiate_map, "2 2 2 2 2 1"),
     "multiply_transposed": (_multiply_transposed, "2 2 2"),
-    "activate_sum": (_activate_sum, "2222 1 2 2"),
-    "differentiate_sum": (_differentiate_sum, "2 2 2222 2222 1"),
 })  # fmt: skip

@@ -10,33 +10,13 @@ import pytest
 import torch
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear
 
 from hydragnn_hpo.model import row_products
-from hydragnn_hpo.model.row_products import (
-    RowLinear,
-    activate_sum,
-    multiply_rows,
-    sum_outer_products,
-)
+from hydragnn_hpo.model.row_products import RowLinear, multiply_rows, sum_outer_products
+from tests.unit.model.conftest import differentiate
 
 product_loops = pytest.importorskip("hydragnn_hpo.model.kernels.product_loops")
-
-
-@pytest.fixture
-def used(monkeypatch):
-    """Use loops for any size on any processor, and list those that run with their shapes."""
-    shapes, run = [], row_products._run
-
-    def noted(loop, *arrays):
-        first = (each for each in arrays[:2] if isinstance(each, torch.Tensor))
-        shapes.append((loop, *(tuple(each.shape) for each in first)))
-        return run(loop, *arrays)
-
-    monkeypatch.setattr(row_products, "_is_quicker", lambda: True)
-    monkeypatch.setattr(row_products, "LEAST_WORK", 0)
-    monkeypatch.setattr(row_products, "_run", noted)
-    return shapes
 
 
 def make_inputs(rows=7, inputs=32, outputs=16):
@@ -102,14 +82,6 @@ def test_a_row_has_the_same_bits_wherever_it_stands():
     for first, last in ((0, 1), (5, 9), (90, 103), (199, 200)):
         alone = row_products._multiply(rows[first:last], weight, bias)
         assert torch.equal(alone, whole[first:last])
-
-
-def differentiate(function, inputs):
-    """Return the values, and the first and second derivatives of a nonlinear function of them."""
-    values = function(*inputs)
-    first = torch.autograd.grad((values**3).sum(), inputs, create_graph=True)
-    second = torch.autograd.grad(sum((each**2).sum() for each in first), inputs)
-    return [values, *first, *second]
 
 
 @pytest.mark.parametrize("rows", [1, 7, 120])
@@ -195,81 +167,6 @@ def test_a_layer_maps_as_one_of_torch_with_the_same_names(used, shape):
     row_products.use_kernels(layer, "eager")
     assert torch.equal(layer(rows), plain(rows))
     assert used == []
-
-
-def make_maps(inputs, outputs):
-    torch.manual_seed(1)
-    return RowLinear(inputs[0], outputs, bias=False), RowLinear(inputs[1], outputs)
-
-
-def activate_exactly(one, weight, other, heard, bias):
-    return silu(linear(one, weight) + linear(other, heard, bias))
-
-
-@pytest.mark.parametrize("rows", [1, 7, 96, 203])
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "loops"),
-    [
-        ((32, 48), 64, {"activate_sum", "differentiate_sum"}),
-        ((20, 33), 16, {"activate_sum"}),
-        ((32, 16), 20, set()),
-    ],
-    ids=["one loop", "slopes one by one", "by torch"],
-)
-def test_activated_sums_and_derivatives_are_those_of_torch(used, rows, inputs, outputs, loops):
-    maps = make_maps(inputs, outputs)
-    given = [torch.randn(rows, width, requires_grad=True) for width in inputs]
-    leaves = [given[0], maps[0].weight, given[1], maps[1].weight, maps[1].bias]
-    exact = [each.detach().double().requires_grad_() for each in leaves]
-
-    def activate(*_):
-        return activate_sum(maps, tuple(given))
-
-    wanted = differentiate(activate_exactly, exact)
-    pairs = list(zip(differentiate(activate, leaves), wanted, strict=True))
-    first = torch.autograd.grad((activate() ** 3).sum(), leaves)
-    pairs += zip(first, wanted[1:6], strict=True)
-    with torch.no_grad():
-        pairs.append((activate(), wanted[0]))
-    for number, (own, value) in enumerate(pairs):
-        scale = max(float(value.detach().abs().max()), 1e-3)
-        torch.testing.assert_close(
-            own.double(), value, rtol=0, atol=1e-5 * scale, msg=str((number, used))
-        )
-    ours = {loop for loop, *_ in used} & {"activate_sum", "differentiate_sum"}
-    assert ours == loops
-
-
-@pytest.mark.parametrize("still", ["one", "other", "bias", "weight"])
-def test_what_needs_no_slope_gets_none(used, still):
-    maps = make_maps((32, 48), 16)
-    given = tuple(torch.randn(7, width, requires_grad=True) for width in (32, 48))
-    leaves = {
-        **{"one": given[0], "weight": maps[0].weight},
-        **{"other": given[1], "heard": maps[1].weight, "bias": maps[1].bias},
-    }
-    leaves[still].requires_grad_(False)
-    activate_sum(maps, given).sum().backward()
-    found = {name: each.grad for name, each in leaves.items()}
-    exact = {name: each.detach().clone().requires_grad_(True) for name, each in leaves.items()}
-    activate_exactly(*exact.values()).sum().backward()
-    for name, slope in found.items():
-        if name == still:
-            assert slope is None
-        else:
-            torch.testing.assert_close(slope, exact[name].grad)
-    assert ("differentiate_sum" in {loop for loop, *_ in used}) == (still != "weight")
-
-
-def test_an_activated_row_has_the_same_bits_wherever_it_stands():
-    """Law 7."""
-    maps = make_maps((32, 48), 64)
-    factors = [torch.randn(200, 32), maps[0].weight, torch.randn(200, 48), *maps[1].parameters()]
-    whole = row_products._activate(*factors, keep=True)[0]
-    for first, last in ((0, 1), (90, 103), (199, 200)):
-        one, weight, other, *rest = factors
-        part = (one[first:last], weight, other[first:last], *rest)
-        assert torch.equal(row_products._activate(*part, keep=False)[0], whole[first:last])
 
 
 @pytest.mark.parametrize("way", ["double", "bf16", "vmap", "traced"])
