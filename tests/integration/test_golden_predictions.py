@@ -54,7 +54,7 @@ def test_files_are_written_as_before(
         found = (hpo.folder / file).read_bytes().decode()
         golden = golden_text(GOLDENS / file, found)
         assert_alike_text(found, golden, **TOLERANCE)
-        # The last digits differ from processor to processor, and with them the length by one or two.
+        # The last digits differ from processor to processor, and with them the length
         assert abs(longest(found) - longest(golden)) <= 2, "numbers have as many digits as before"
 
 
