@@ -172,11 +172,17 @@ class Edges:
         """Sum the messages that each node receives: [E, ...] to [N, ...]."""
         return scatter.sum_messages(messages, self.links)
 
-    def faded_sum(self, values: Tensor) -> Tensor:
-        """Sum ``envelope_ij * value_j`` over neighbours j, [N, F] to [N, F]."""
-        if self._needs_autograd(values):
-            return passes.weighted_sum(values, self.pair_envelope, self.links)
-        return scatter.sum_neighbors(values, *self.faded_neighbors)
+    def faded_sum(self, values: Tensor, own: Tensor | None = None) -> Tensor:
+        """Sum ``envelope_ij * value_j`` over neighbours j, [N, F] to [N, F].
+
+        Args:
+            values: of the nodes, [N, F].
+            own: weight of the node itself in its sum, [1]; None for 0.
+        """
+        if not self._needs_autograd(values):
+            return scatter.sum_neighbors(values, *self.faded_neighbors, own)
+        sums = passes.weighted_sum(values, self.pair_envelope, self.links)
+        return sums if own is None else torch.addcmul(sums, values, own)
 
     def faded_mean(self, values: Tensor) -> Tensor:
         """Divide ``faded_sum`` by 1 + the sum of envelopes, [N, F] to [N, F].

@@ -229,36 +229,52 @@ class _NeighborSum(Function):
     """``sum_neighbors``; its gradient is the same with both ways exchanged."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, *segments: Tensor) -> Tensor:
+    def forward(ctx: Any, values: Tensor, own: Tensor | None, *segments: Tensor) -> Tensor:
         """Sum the neighbours of incoming edges.
 
         Args:
-            ctx: keeps the segments for ``backward``.
+            ctx: keeps the segments for ``backward``, and the inputs if there is a weight.
             values: of the nodes, [N, F].
+            own: weight of the node itself, [1], or None.
             segments: those of incoming edges, then those of outgoing ones.
         """
-        ctx.save_for_backward(*segments)
-        return segment_sum(values, *segments[:3])
+        sums = segment_sum(values, *segments[:3])
+        if own is None:
+            ctx.save_for_backward(*segments)
+            return sums
+        ctx.save_for_backward(*segments, values, own)
+        return sums.addcmul_(values, own)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Gradients:
-        segments = ctx.saved_tensors
-        slope = _NeighborSum.apply(grad, *segments[3:], *segments[:3])  # type: ignore[no-untyped-call]
-        return slope, *[None] * 6
+        *segments, values, own = (*ctx.saved_tensors, None, None)[:8]
+        turned = (*segments[3:], *segments[:3])
+        to_values: Tensor | None = None
+        if ctx.needs_input_grad[0]:
+            to_values = _NeighborSum.apply(grad, own, *turned)  # type: ignore[no-untyped-call]
+        to_own = None
+        if ctx.needs_input_grad[1]:
+            to_own = torch.dot(grad.reshape(-1), values.reshape(-1)).reshape(1)
+        return to_values, to_own, *[None] * 6
 
 
-def sum_neighbors(values: Tensor, incoming: Segments, outgoing: Segments) -> Tensor:
+def sum_neighbors(
+    values: Tensor, incoming: Segments, outgoing: Segments, own: Tensor | None = None
+) -> Tensor:
     """Sum the weighted rows of neighbours, with weights that need no gradient.
 
     Args:
         values: of the nodes, [N, F].
         incoming: the senders of the edges that each node receives, and the edges' weights.
         outgoing: the receivers of the edges that each node sends, with the same weights.
+        own: weight of the node itself, [1], which may need a gradient; None for 0.
 
     Returns:
         [N, F].
     """
-    sums: Tensor = _NeighborSum.apply(values, *incoming, *outgoing)  # type: ignore[no-untyped-call]
+    sums: Tensor = _NeighborSum.apply(  # type: ignore[no-untyped-call]
+        values, own, *incoming, *outgoing
+    )
     return sums
 
 

@@ -37,7 +37,6 @@ class GINConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        message = edges.faded_sum(scalars)
         if self.eps is None:
-            return self.update(message + scalars), None
-        return self.update(torch.addcmul(message, scalars, 1.0 + self.eps)), None
+            return self.update(edges.faded_sum(scalars) + scalars), None
+        return self.update(edges.faded_sum(scalars, 1.0 + self.eps)), None
