@@ -46,7 +46,7 @@ class Perceptron(nn.Sequential):
         first, between, last = self._modules.values()
         assert isinstance(first, RowLinear)
         assert isinstance(last, RowLinear)
-        outputs = input.new_empty(len(input), last.out_features)
+        outputs = input.new_empty(input.shape[0], last.out_features)
         empty = input.new_empty(0)
         biases = tuple(empty if x.bias is None else x.bias for x in (first, last))
         weights = (first.weight, last.weight)
@@ -108,9 +108,9 @@ def _activate(*factors: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
         Activations and sums, [R, H]; sums without rows if they are not wanted.
     """
     *maps, bias = factors
-    rows, width = maps[0], len(bias)
-    outputs = rows.new_empty(len(rows), width)
-    sums = rows.new_empty(len(rows) if keep else 0, width)
+    rows, width = maps[0], bias.shape[0]
+    outputs = rows.new_empty(rows.shape[0], width)
+    sums = rows.new_empty(rows.shape[0] if keep else 0, width)
     run_product("activate_sum", tuple(maps), bias, sums, outputs)
     return outputs, sums
 

@@ -71,10 +71,10 @@ def pays(left: Tensor, right: Tensor, width: int) -> bool:
 
 def run_product(loop: str, *arrays: Tensor | tuple[Tensor, ...]) -> None:
     """Run a loop of ``product_loops`` or ``perceptron_loops`` on arrays in fp32, and tuples."""
-    given = [
+    given = (
         tuple(map(_as_array, each)) if isinstance(each, tuple) else _as_array(each)
         for each in arrays
-    ]
+    )
     _compile(loop)(*given)
 
 
@@ -95,7 +95,8 @@ def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return ``rows @ weight.T + bias``."""
     if weight.shape[0] < LANES:
         return F.linear(rows, weight, bias)
-    bias, out = rows.new_empty(0) if bias is None else bias, rows.new_empty(len(rows), len(weight))
+    out = rows.new_empty(rows.shape[0], weight.shape[0])
+    bias = rows.new_empty(0) if bias is None else bias
     if weight.is_contiguous():
         run_product("map_rows", rows, weight, bias, out)
     else:
@@ -121,7 +122,7 @@ def _differentiate(
     slopes = (
         rows.new_empty(rows.shape if to_rows else (0, rows.shape[1])),
         rows.new_empty(weight.shape),
-        rows.new_empty(len(weight) if to_bias else 0),
+        rows.new_empty(weight.shape[0] if to_bias else 0),
     )
     run_product("differentiate_map", grad, rows, weight, *slopes)
     return slopes[0] if to_rows else None, slopes[1], slopes[2] if to_bias else None
