@@ -182,7 +182,7 @@ class Edges:
         if not self._needs_autograd(values):
             return scatter.sum_neighbors(values, *self.faded_neighbors, own)
         sums = passes.weighted_sum(values, self.pair_envelope, self.links)
-        return sums if own is None else torch.addcmul(sums, values, own)
+        return sums if own is None else sums + values * own
 
     def faded_mean(self, values: Tensor) -> Tensor:
         """Divide ``faded_sum`` by 1 + the sum of envelopes, [N, F] to [N, F].

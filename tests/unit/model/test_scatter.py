@@ -336,6 +336,11 @@ def test_neighbours_are_summed_by_their_envelopes(layout, learned, kernels):
     mean = matrix @ values / (1.0 + matrix.sum(1, keepdim=True))
     torch.testing.assert_close(edges.faded_mean(values), mean)
 
+    own = torch.tensor([1.25], dtype=values.dtype, requires_grad=True)
+    torch.testing.assert_close(edges.faded_sum(values, own), matrix @ values + 1.25 * values)
+    assert gradcheck(edges.faded_sum, (values, own))
+    assert gradgradcheck(edges.faded_sum, (values, own))
+
     for name in ("faded_sum", "faded_mean"):
 
         def faded(values, weights, name=name):
