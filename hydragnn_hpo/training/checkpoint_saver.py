@@ -51,12 +51,19 @@ class BackgroundJob:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, job: Callable[[], None]) -> None:
-        """Wait for the last job, raise its error if it failed, and start another job."""
+        """Wait for the last job, raise its error if it failed, and start another job.
+
+        Where memory or a limit leaves no thread, the job runs before this returns.
+        """
         self.wait()
-        self._thread = threading.Thread(
-            target=self._run, args=(job,), name="checkpoint", daemon=True
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(job,), name="checkpoint", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._thread = None
+            self._run(job)
+        else:
+            self._thread = thread
 
     def _run(self, job: Callable[[], None]) -> None:
         try:

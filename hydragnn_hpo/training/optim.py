@@ -128,7 +128,7 @@ class FusedAdam(Optimizer):
         states: list[dict[str, Tensor]] = [self.state[parameter] for parameter in parameters]
         for parameter, state in zip(parameters, states, strict=True):
             if not state:
-                state["step"] = torch.zeros((), device=parameter.device)
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
         steps = [state["step"].to(p.device) for state, p in zip(states, parameters, strict=True)]

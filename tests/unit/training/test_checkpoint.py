@@ -14,9 +14,7 @@ from torch import nn
 
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.training import checkpoint, ddp
-from hydragnn_hpo.training.checkpoint_saver import (
-    prune_checkpoints,
-)
+from hydragnn_hpo.training.checkpoint_saver import BackgroundJob, prune_checkpoints
 from hydragnn_hpo.training.train_state import AveragedWeights
 
 from .conftest import go, weights
@@ -341,3 +339,19 @@ def test_swap_shows_the_average_and_a_second_swap_undoes_it():
         average.swap()
         assert torch.equal(model.bias, shown)
         assert torch.equal(average.mean["bias"], kept)
+
+
+def test_a_job_without_a_thread_is_done_at_once(monkeypatch):
+    """Its stack may not fit where memory is limited."""
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    job, done = BackgroundJob(), []
+    job.start(lambda: done.append(1))
+    assert done == [1]
+    assert not job.busy
+    job.start(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        job.wait()
