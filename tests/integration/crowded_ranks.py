@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed.fsdp
 
+import hydragnn_hpo.model.kernels.preload  # noqa: F401
 from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.layout import TrialDir
