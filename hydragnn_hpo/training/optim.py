@@ -47,9 +47,8 @@ class _Moments(NamedTuple):
 class FusedAdam(Optimizer):
     """Adam, or AdamW, by torch's fused kernels.
 
-    torch's own classes look up and count every parameter anew in each step, which takes longer than
-    the update of a small model. Here a group's tensors are listed once, and counted by one
-    operation.
+    torch's own classes look up and count every parameter in each step, which takes longer than the
+    update of a small model. Here a group's tensors are listed once, and counted by one operation.
     Source: Kingma and Ba (2015), arXiv:1412.6980, algorithm 1; Loshchilov and Hutter (2019),
     arXiv:1711.05101, algorithm 2.
     """
@@ -117,7 +116,7 @@ class FusedAdam(Optimizer):
         )
 
     def _moments(self, number: int, group: ParameterGroup) -> _Moments:
-        """Return the tensors of a group, listed anew after a state was loaded."""
+        """Return the tensors of a group, listed again after a state was loaded."""
         if self._listed_state is not self.state:
             self._listed, self._listed_state = {}, self.state
         if number not in self._listed:

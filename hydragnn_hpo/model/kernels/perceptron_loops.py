@@ -21,6 +21,7 @@ from hydragnn_hpo.model.kernels.product_loops import (
     Array,
     add_map_slopes,
     add_rows,
+    bias_or_zeros,
     multiply_panels,
     transpose,
 )
@@ -53,12 +54,6 @@ def _multiply_by_slopes(sums: Array, grad: Array, out: Array) -> None:
             out[row, column] = grad[row, column] * silu(sums[row, column], one)[1]
 
 
-@register_jitable
-def _base(bias: Array, width: int) -> Array:
-    """Return a bias; zeros where there is none."""
-    return bias if len(bias) else np.zeros(width, bias.dtype)
-
-
 def _activate_sum(maps: Any, bias: Array, sums: Array, out: Array) -> None:
     """Activate the sum of two linear maps by SiLU.
 
@@ -70,7 +65,7 @@ def _activate_sum(maps: Any, bias: Array, sums: Array, out: Array) -> None:
     """
     first, second, (count, width) = transpose(maps[1]), transpose(maps[3]), out.shape
     space, inner, last = np.empty((CHUNK, width), out.dtype), len(first), len(second)
-    base = _base(bias, width)
+    base = bias_or_zeros(bias, width)
     for start in range(0, count, CHUNK):
         size = min(CHUNK, count - start)
         kept = sums[start : start + size] if len(sums) else space[:size]
@@ -118,7 +113,7 @@ def _map_twice(rows: Array, weights: Any, biases: Any, kind: Array, out: Array) 
     first, second, count = transpose(weights[0]), transpose(weights[1]), len(rows)
     (inputs, hidden), outputs = first.shape, out.shape[1]
     sums, active = np.empty((CHUNK, hidden), out.dtype), np.empty((CHUNK, hidden), out.dtype)
-    bases = (_base(biases[0], hidden), _base(biases[1], outputs))
+    bases = (bias_or_zeros(biases[0], hidden), bias_or_zeros(biases[1], outputs))
     for start in range(0, count, CHUNK):
         size = min(CHUNK, count - start)
         at, steps = (start * inputs, 0, 0, 0), (inputs, 1, hidden, 0, hidden)

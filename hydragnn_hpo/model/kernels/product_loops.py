@@ -233,10 +233,16 @@ def _multiply_rest(rows: Array, matrix: Array, base: Array, out: Array) -> None:
 
 
 @register_jitable
+def bias_or_zeros(bias: Array, width: int) -> Array:
+    """Return a bias, [width]; zeros where it is empty."""
+    return bias if len(bias) else np.zeros(width, bias.dtype)
+
+
+@register_jitable
 def _multiply_rows(rows: Array, matrix: Array, bias: Array, out: Array) -> None:
     """Multiply rows, [R, K], with a matrix, [K, N], and add a bias, [N], if it is not empty."""
     (count, inner), width = rows.shape, out.shape[1]
-    base, steps = bias if len(bias) else np.zeros(width, out.dtype), (inner, 1, width, 0, width)
+    base, steps = bias_or_zeros(bias, width), (inner, 1, width, 0, width)
     for start in range(0, count, CHUNK):
         at, size = (start * inner, 0, 0, start * width), min(CHUNK, count - start)
         multiply_panels(rows, matrix, base, out, at, steps, (size, inner))
