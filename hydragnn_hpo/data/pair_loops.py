@@ -38,44 +38,55 @@ def _lay_out(
         moved: shifts in the layout, [E, 3].
     """
     reverse, place = space
-    edges = reverse.shape[0]
-    if not _is_sorted(ends[0], ends[1]):
+    if not _find_received(ends, orders[1]):
         lone[0] = -1
         return
-    _find_starts(ends[1], orders[1], place)
     _find_reverses(ends, shift, tolerance[0], orders[1], reverse, place)
-    lone[0] = _place_pairs(ends, reverse, orders[0])
-    for e in range(edges):
-        p = orders[0][e]
-        placed[0][p], placed[1][p] = ends[0][e], ends[1][e]
-        for axis in range(3):
-            moved[p, axis] = shift[e, axis]
-    _find_starts(placed[0], orders[3], place)
-    for p in range(edges):
-        n = placed[0][p]
-        orders[2][place[n]] = p
-        place[n] += 1
+    lone[0] = _place_pairs(ends, shift, reverse, orders[0], placed, moved)
+    _sort_by_sender(placed[0], orders[2], orders[3], place)
 
 
 @register_jitable
-def _is_sorted(sender: Array, receiver: Array) -> bool:
-    for e in range(1, len(sender)):
-        if receiver[e] < receiver[e - 1]:
+def _find_received(ends: Arrays2, starts: Array) -> bool:
+    """Find where the edges of each receiver begin; return whether edges are sorted as they must be.
+
+    Args:
+        ends: sender and receiver, [E] each.
+        starts: result, [N + 1].
+    """
+    sender, receiver = ends
+    nodes = 0
+    for e in range(len(sender)):
+        i = receiver[e]
+        if e and (i < receiver[e - 1] or (i == receiver[e - 1] and sender[e] < sender[e - 1])):
             return False
-        if receiver[e] == receiver[e - 1] and sender[e] < sender[e - 1]:
-            return False
+        while nodes <= i:
+            starts[nodes] = e
+            nodes += 1
+    starts[nodes:] = len(sender)
     return True
 
 
 @register_jitable
-def _find_starts(nodes: Array, starts: Array, place: Array) -> None:
-    """Find where the rows of each node would begin if they were sorted; twice, once to change."""
+def _sort_by_sender(sender: Array, order: Array, starts: Array, place: Array) -> None:
+    """Sort edges by sender, those of a node in the order of their rows.
+
+    Args:
+        sender: [E].
+        order: result, edges, [E].
+        starts: result, where the edges of each node begin, and the end, [N + 1].
+        place: space for each node, [N].
+    """
     starts[:] = 0
-    for e in range(len(nodes)):
-        starts[nodes[e] + 1] += 1
+    for e in range(len(sender)):
+        starts[sender[e] + 1] += 1
     for n in range(len(place)):
         starts[n + 1] += starts[n]
         place[n] = starts[n]
+    for e in range(len(sender)):
+        n = sender[e]
+        order[place[n]] = e
+        place[n] += 1
 
 
 @register_jitable
@@ -90,10 +101,14 @@ def _try(shift: Array, tolerance: float, reverse: Array, e: int, other: int, is_
         other: another one, back.
         is_loop: whether they join a node to itself, where the first of two takes the second.
     """
-    fits = reverse[e] < 0 and reverse[other] < 0 and not (is_loop and other <= e)
-    for axis in range(3):
-        fits = fits and abs(shift[e, axis] + shift[other, axis]) < tolerance
-    if fits:
+    if reverse[e] >= 0 or reverse[other] >= 0 or (is_loop and other <= e):
+        return
+    rest = max(
+        abs(shift[e, 0] + shift[other, 0]),
+        abs(shift[e, 1] + shift[other, 1]),
+        abs(shift[e, 2] + shift[other, 2]),
+    )
+    if rest < tolerance:
         reverse[e], reverse[other] = other, e
 
 
@@ -141,36 +156,56 @@ def _find_reverses(
         tolerance: below which the shifts of an edge and its reverse sum up.
         starts: where the edges that each node receives begin, and the end, [N + 1].
         reverse: result, [E].
-        place: the first edge of each node, [N]; those to it from higher nodes are met in order.
+        place: space for the next edge that each node receives from a higher one, [N]; these are met
+            in order.
     """
+    sender, receiver = ends
     reverse[:] = -1
-    first, edges = 0, len(ends[0])
-    while first < edges:
-        low, high, end = ends[0][first], ends[1][first], first + 1
-        while end < edges and ends[1][end] == high and ends[0][end] == low:
-            end += 1
-        if low == high:
-            _match(shift, tolerance, reverse, first, end, first, end)
-        elif low < high:
-            back, stop = place[low], starts[low + 1]
-            while back < stop and ends[0][back] < high:
+    for i in range(len(place)):
+        first, stop = starts[i], starts[i + 1]
+        while first < stop and sender[first] < i:
+            j = sender[first]
+            end = _end_of_run(sender, first, stop)
+            back = place[j]
+            while back < starts[j + 1] and sender[back] < i:
                 back += 1
             last = back
-            while last < stop and ends[0][last] == high:
+            while last < starts[j + 1] and sender[last] == i:
                 last += 1
-            place[low] = last
-            _match(shift, tolerance, reverse, first, end, back, last)
-        first = end
+            place[j] = last
+            if end - first == last - back == 1:  # as in all molecules
+                _try(shift, tolerance, reverse, first, back, False)
+            elif back < last:
+                _match(shift, tolerance, reverse, first, end, back, last)
+            first = end
+        end = first
+        while end < stop and sender[end] == i:
+            end += 1
+        _match(shift, tolerance, reverse, first, end, first, end)
+        place[i] = end
 
 
 @register_jitable
-def _place_pairs(ends: Arrays2, reverse: Array, row: Array) -> int:
-    """Find the row of each edge in the layout; return how many have no reverse.
+def _end_of_run(sender: Array, first: int, stop: int) -> int:
+    end = first + 1
+    while end < stop and sender[end] == sender[first]:
+        end += 1
+    return end
+
+
+@register_jitable
+def _place_pairs(
+    ends: Arrays2, shift: Array, reverse: Array, row: Array, placed: Arrays2, moved: Array
+) -> int:
+    """Lay edges out in rows; return how many have no reverse.
 
     Args:
         ends: sender and receiver, [E] each.
+        shift: [E, 3].
         reverse: of each edge, -1 for none, [E].
-        row: result, [E].
+        row: result, the row of each edge, [E].
+        placed: results, sender and receiver in the layout, [E] each.
+        moved: result, shifts in the layout, [E, 3].
     """
     lone = 0
     for e in range(len(row)):
@@ -180,12 +215,32 @@ def _place_pairs(ends: Arrays2, reverse: Array, row: Array) -> int:
     for e in range(len(row)):
         back = reverse[e]
         if back < 0:
-            row[e] = single
+            _place(ends, shift, e, single, row, placed, moved)
             single += 1
         elif ends[1][e] > ends[0][e] or (ends[1][e] == ends[0][e] and e < back):
-            row[e], row[back] = p, pairs + p
+            _place(ends, shift, e, p, row, placed, moved)
+            _place(ends, shift, back, pairs + p, row, placed, moved)
             p += 1
     return lone
+
+
+@register_jitable
+def _place(
+    ends: Arrays2, shift: Array, e: int, p: int, row: Array, placed: Arrays2, moved: Array
+) -> None:
+    """Lay an edge out in a row, see ``_place_pairs``.
+
+    Args:
+        ends: sender and receiver, [E] each.
+        shift: [E, 3].
+        e: the edge.
+        p: its row.
+        row: of each edge, [E].
+        placed: sender and receiver in the layout, [E] each.
+        moved: shifts in the layout, [E, 3].
+    """
+    row[e], placed[0][p], placed[1][p] = p, ends[0][e], ends[1][e]
+    moved[p, 0], moved[p, 1], moved[p, 2] = shift[e, 0], shift[e, 1], shift[e, 2]
 
 
 LAYOUTS = CompiledLoops({"lay_out": (_lay_out, "ii 2 1 ii i ii iiii 2")})
