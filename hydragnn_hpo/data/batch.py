@@ -97,6 +97,9 @@ class Batch:
     graph_index: Tensor
     """Rows of the graphs in the columns, long, [G]."""
 
+    node_counts: Tensor | None = None
+    """Number of nodes of each graph, fp32, [G, 1]; None where they have to be counted."""
+
     attributes: dict[str, Tensor] = field(default_factory=dict)
     """Known properties of whole graphs by name, [G]."""
 
@@ -194,11 +197,11 @@ def make_batch(
         graph_of_node=torch.from_numpy(np.repeat(np.arange(len(rows)), nodes.counts)),
         num_graphs=len(rows),
         graph_index=torch.from_numpy(rows.copy()),
+        node_counts=torch.from_numpy(nodes.counts.astype(np.float32)).unsqueeze(1),
         targets=values,
         masks=masks,
     )
-    batch = lay_out_pairs(batch) if pairs else batch
-    return _add_conditions(batch, columns, inside, nodes)
+    return _add_conditions(lay_out_pairs(batch) if pairs else batch, columns, inside, nodes)
 
 
 def lay_out_pairs(batch: Batch) -> Batch:

@@ -142,6 +142,7 @@ def _pad_rows(batch: Batch, filler: Filler) -> Batch:
         positions=_append_zeros(batch.positions, filler.nodes),
         graph_of_node=torch.cat((batch.graph_of_node, graph)),
         graph_index=_append_zeros(batch.graph_index, filler.graphs),
+        node_counts=_append_counts(batch.node_counts, filler),
         targets={name: missing(rows) for name, rows in batch.targets.items()},
         masks={name: missing(rows) for name, rows in batch.masks.items()},
         attributes={
@@ -152,6 +153,15 @@ def _pad_rows(batch: Batch, filler: Filler) -> Batch:
             None if batch.laplacian is None else _repeat_first(batch.laplacian, filler.nodes)
         ),
     )
+
+
+def _append_counts(counts: Tensor | None, filler: Filler) -> Tensor | None:
+    """Append the numbers of nodes of the filler's graphs, [G, 1] to [G + g, 1]."""
+    if counts is None:
+        return None
+    more = counts.new_ones(filler.graphs, 1)
+    more[-1] += filler.nodes - filler.graphs
+    return torch.cat((counts, more))
 
 
 def _append_zeros(rows: Tensor, count: int) -> Tensor:

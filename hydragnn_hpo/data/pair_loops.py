@@ -165,32 +165,33 @@ def _find_reverses(
         first, stop = starts[i], starts[i + 1]
         while first < stop and sender[first] < i:
             j = sender[first]
-            end = _end_of_run(sender, first, stop)
+            end = _end_of_run(sender, j, first + 1, stop)
             back = place[j]
             while back < starts[j + 1] and sender[back] < i:
                 back += 1
-            last = back
-            while last < starts[j + 1] and sender[last] == i:
-                last += 1
-            place[j] = last
+            last = place[j] = _end_of_run(sender, i, back, starts[j + 1])
             if end - first == last - back == 1:  # as in all molecules
                 _try(shift, tolerance, reverse, first, back, False)
             elif back < last:
                 _match(shift, tolerance, reverse, first, end, back, last)
             first = end
-        end = first
-        while end < stop and sender[end] == i:
-            end += 1
+        end = place[i] = _end_of_run(sender, i, first, stop)
         _match(shift, tolerance, reverse, first, end, first, end)
-        place[i] = end
 
 
 @register_jitable
-def _end_of_run(sender: Array, first: int, stop: int) -> int:
-    end = first + 1
-    while end < stop and sender[end] == sender[first]:
-        end += 1
-    return end
+def _end_of_run(sender: Array, node: int, first: int, stop: int) -> int:
+    """Return the first edge that has another sender, from ``first``; ``stop`` if none has.
+
+    Args:
+        sender: [E].
+        node: the sender.
+        first: edge to begin with.
+        stop: the one behind the last edge to look at.
+    """
+    while first < stop and sender[first] == node:
+        first += 1
+    return first
 
 
 @register_jitable

@@ -470,8 +470,9 @@ def _split_output(
         batch: batch of these nodes, whose rows are summed by graph; None to sum nothing.
         power: 1 to divide the sums by the number of nodes, 0 to leave them.
     """
-    mean, raw = numbers[:, :width], numbers[:, width:]
-    variance = F.softplus(raw) if raw.shape[1] else None
+    mean, variance = numbers, None
+    if numbers.shape[1] > width:
+        mean, variance = numbers[:, :width], F.softplus(numbers[:, width:])
     if batch is not None:
         scale = node_counts(mean, batch) ** power
         mean = pool_sum(mean, batch) / scale
@@ -870,8 +871,9 @@ class MultiHeadGNN(nn.Module):
 
     def std(self, name: str) -> Tensor:
         """Return a target's standard deviation around its baseline, in its own unit, a scalar."""
-        spread: Tensor = self.baselines[name].get_buffer("std")
-        return spread
+        baseline = self.baselines[name]
+        assert isinstance(baseline, TargetBaseline)
+        return baseline.std
 
 
 def _is_state_read(model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets) -> bool:

@@ -99,7 +99,12 @@ def pool_sum(values: Tensor, batch: Batch) -> Tensor:
 
 
 def node_counts(values: Tensor, batch: Batch) -> Tensor:
-    """Count the nodes of each graph, at least 1, [G, 1], in the dtype of ``pool_sum(values)``."""
+    """Return the number of nodes of each graph, at least 1, [G, 1], in a dtype up to the values'.
+
+    Batches made from graphs have it; the others' nodes are counted.
+    """
+    if batch.node_counts is not None:
+        return batch.node_counts
     return pool_sum(values.new_ones(values.shape[0], 1), batch).clamp(min=1.0)
 
 

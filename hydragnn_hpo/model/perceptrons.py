@@ -89,12 +89,20 @@ def activate_sum(maps: tuple[RowLinear, RowLinear], rows: tuple[Tensor, Tensor])
         [R, H].
     """
     if not all(map(_joins, maps, rows)):
-        return F.silu(maps[0](rows[0]) + maps[1](rows[1]))
+        return F.silu(_add_map(maps[0], rows[0], maps[1](rows[1])))
     given = (rows[0], maps[0].weight, rows[1], maps[1].weight, maps[1].bias)
     if not torch.is_grad_enabled():
         return _activate(*given, keep=False)[0]
     activated: Tensor = _ActivatedSum.apply(*given)[0]  # type: ignore[no-untyped-call]
     return activated
+
+
+def _add_map(linear: RowLinear, rows: Tensor, sums: Tensor) -> Tensor:
+    """Add a linear map without a bias to ``sums``, [R, H], by one operation where that is known."""
+    if type(linear.weight) is nn.Parameter and rows.dim() == 2:  # neither sharded nor transformed
+        return torch.addmm(sums, rows, linear.weight.t())
+    added: Tensor = sums + linear(rows)
+    return added
 
 
 def _activate(*factors: Tensor, keep: bool) -> tuple[Tensor, Tensor]:

@@ -213,16 +213,21 @@ def segment_sum(
     Returns:
         [s, ...].
     """
-    shape = (starts.shape[0] - 1, *values.shape[1:])
     if not values.numel():
-        return values.new_zeros(shape)
-    rows = values.reshape(values.shape[0], -1)
+        return values.new_zeros(starts.shape[0] - 1, *values.shape[1:])
+    rows = values if values.dim() == 2 else values.reshape(values.shape[0], -1)
     sums: Tensor = torch.embedding_bag(rows, order, starts, False, 0, False, weights, True)[0]
-    return sums.view(shape)
+    return sums if values.dim() == 2 else sums.view(-1, *values.shape[1:])
 
 
 Segments = tuple[Tensor, Tensor, Tensor]
 """Rows sorted by segment, [n], where each segment begins, and the end, [s + 1], weights, [n]."""
+
+
+def _sum_with_own(values: Tensor, own: Tensor | None, *segments: Tensor) -> Tensor:
+    """Do the work of ``sum_neighbors`` without a gradient, see ``_NeighborSum.forward``."""
+    sums = segment_sum(values, *segments[:3])
+    return sums if own is None else sums.addcmul_(values, own)
 
 
 class _NeighborSum(Function):
@@ -238,12 +243,8 @@ class _NeighborSum(Function):
             own: weight of the node itself, [1], or None.
             segments: those of incoming edges, then those of outgoing ones.
         """
-        sums = segment_sum(values, *segments[:3])
-        if own is None:
-            ctx.save_for_backward(*segments)
-            return sums
-        ctx.save_for_backward(*segments, values, own)
-        return sums.addcmul_(values, own)
+        ctx.save_for_backward(*segments, *(() if own is None else (values, own)))
+        return _sum_with_own(values, own, *segments)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Gradients:
@@ -251,7 +252,8 @@ class _NeighborSum(Function):
         turned = (*segments[3:], *segments[:3])
         to_values: Tensor | None = None
         if ctx.needs_input_grad[0]:
-            to_values = _NeighborSum.apply(grad, own, *turned)  # type: ignore[no-untyped-call]
+            sum_up = _NeighborSum.apply if torch.is_grad_enabled() else _sum_with_own
+            to_values = sum_up(grad, own, *turned)
         to_own = None
         if ctx.needs_input_grad[1]:
             to_own = torch.dot(grad.reshape(-1), values.reshape(-1)).reshape(1)

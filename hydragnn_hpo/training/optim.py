@@ -79,6 +79,19 @@ class FusedAdam(Optimizer):
         self._listed: dict[int, _Moments] = {}
         self._listed_state: object = None
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients, without the record for the profiler that takes torch most time.
+
+        Args:
+            set_to_none: False fills them with 0 instead.
+        """
+        if not set_to_none:
+            super().zero_grad(set_to_none=False)
+            return
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Take one step; parameters without a gradient stay. ``closure`` must be None."""

@@ -192,14 +192,13 @@ def weigh_losses(
         factors: of the sums and the log variances, [2][H], see ``loss_factors``.
         log_variances: of the heads, [H], or None.
     """
-    loss = next(iter(sums.values())).new_zeros(())
+    terms: list[Tensor] = []
     for row, (part, factor, price) in enumerate(zip(sums.values(), *factors, strict=True)):
-        if log_variances is None:
-            loss = loss + part * factor
-        else:
-            term = part * factor * torch.exp(-log_variances[row])
-            loss = loss + term + price * log_variances[row]
-    return loss
+        terms.append(part * factor)
+        if log_variances is not None:
+            terms[-1] = terms[-1] * torch.exp(-log_variances[row]) + price * log_variances[row]
+    total: Tensor = sum(terms[1:], terms[0])
+    return total
 
 
 def reseed(seed: int, step: int, ranks: Ranks) -> None:

@@ -61,6 +61,8 @@ def test_a_batch_is_its_graphs_end_to_end(
     atol = 1e-14 if dtype == torch.float64 else 1e-6
     torch.testing.assert_close(batch.edge_shift, slow["shift"].to(dtype), rtol=0, atol=atol)
     assert torch.equal(batch.graph_of_node, slow["owner"])
+    assert batch.node_counts is not None
+    assert batch.node_counts.flatten().tolist() == slow["owner"].bincount().tolist()
     assert batch.graph_index.tolist() == rows
     assert batch.num_graphs == len(rows)
 

@@ -54,7 +54,10 @@ def test_pooling_by_hand():
     batch = batch_of([1, 1], [1])
     assert pool_sum(values, batch).tolist() == [[3.0, 30.0], [6.0, 60.0]]
     assert pool_mean(values, batch).tolist() == [[1.5, 15.0], [6.0, 60.0]]
-    empty = SimpleNamespace(num_graphs=2, graph_of_node=torch.tensor([1, 1, 1]))
+    counted = replace(batch, node_counts=torch.tensor([[2.0], [1.0]]))
+    assert torch.equal(pool_mean(values, counted), pool_mean(values, batch))
+    owner = torch.tensor([1, 1, 1])
+    empty = SimpleNamespace(num_graphs=2, graph_of_node=owner, node_counts=None)
     assert pool_mean(values, empty)[0].tolist() == [0.0, 0.0], "a graph without nodes is finite"
 
 

@@ -64,6 +64,7 @@ def test_filler_lies_behind_and_touches_nothing():
     counts = padded.graph_of_node.bincount()
     assert len(counts) == padded.num_graphs == batch.num_graphs + filler.graphs
     assert counts.min() > 0
+    assert torch.equal(padded.node_counts, counts.float().unsqueeze(1))
     assert (padded.graph_of_node.diff() >= 0).all()
 
 

@@ -161,6 +161,16 @@ def test_steps_of_a_slow_loop(name, settings):
         np.testing.assert_allclose(found[key], expected, rtol=1e-10, atol=1e-12, err_msg=key)
 
 
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_are_dropped_or_filled_with_0(to_none):
+    model = net()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    make_optimizer(model, config_of("adamw")).zero_grad(set_to_none=to_none)
+    left = [parameter.grad for parameter in model.parameters()]
+    assert all(grad is None if to_none else not grad.any() for grad in left)
+
+
 @pytest.mark.parametrize("name", ["adamw", "adam", "muon"])
 def test_a_parameter_without_a_gradient_waits(name):
     model, config = net(), config_of(name)

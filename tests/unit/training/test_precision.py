@@ -119,7 +119,7 @@ def test_sums_over_a_graph_and_over_neighbours_do_not_stall():
     ones = torch.ones(1001, 3, dtype=torch.bfloat16)
 
     class Batch:
-        num_graphs, graph_of_node = 1, torch.zeros(1001, dtype=torch.long)
+        num_graphs, graph_of_node, node_counts = 1, torch.zeros(1001, dtype=torch.long), None
 
     assert pool_sum(ones, Batch()).tolist() == [[1001.0] * 3]
     assert node_counts(ones, Batch()).tolist() == [[1001.0]]
