@@ -98,7 +98,7 @@ class Batch:
     """Rows of the graphs in the columns, long, [G]."""
 
     node_counts: Tensor | None = None
-    """Number of nodes of each graph, fp32, [G, 1]; None where they have to be counted."""
+    """Number of nodes of each graph, at least 1, fp32, [G, 1]; None where they are not counted."""
 
     attributes: dict[str, Tensor] = field(default_factory=dict)
     """Known properties of whole graphs by name, [G]."""
@@ -197,7 +197,7 @@ def make_batch(
         graph_of_node=torch.from_numpy(np.repeat(np.arange(len(rows)), nodes.counts)),
         num_graphs=len(rows),
         graph_index=torch.from_numpy(rows.copy()),
-        node_counts=torch.from_numpy(nodes.counts.astype(np.float32)).unsqueeze(1),
+        node_counts=torch.from_numpy(nodes.counts).clamp(min=1).float().unsqueeze(1),
         targets=values,
         masks=masks,
     )

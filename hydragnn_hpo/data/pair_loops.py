@@ -159,7 +159,7 @@ def _find_reverses(
         place: space for the next edge that each node receives from a higher one, [N]; these are met
             in order.
     """
-    sender, receiver = ends
+    sender = ends[0]
     reverse[:] = -1
     for i in range(len(place)):
         first, stop = starts[i], starts[i + 1]

@@ -99,9 +99,9 @@ def pool_sum(values: Tensor, batch: Batch) -> Tensor:
 
 
 def node_counts(values: Tensor, batch: Batch) -> Tensor:
-    """Return the number of nodes of each graph, at least 1, [G, 1], in a dtype up to the values'.
+    """Return the number of nodes of each graph, at least 1, [G, 1].
 
-    Batches made from graphs have it; the others' nodes are counted.
+    It is in fp32 where the batch has it, else counted in the dtype of ``pool_sum(values)``.
     """
     if batch.node_counts is not None:
         return batch.node_counts
