@@ -3,17 +3,43 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: demo test test-fast test-again lint reference docs wheelhouse clean
+.PHONY: demo test test-fast test-stress release-check test-slice test-again lint reference docs wheelhouse clean
 
 demo: $(READY)
 	$(BIN)/hydragnn-hpo run workflows/quickstart.toml --run runs/quickstart
 
+# Without this, each of the hundreds of processes of the tests compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTEST := $(BIN)/python -m pytest
 # Four workers, as slow tests wait more than they compute; files in the order of tests/conftest.py.
 WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
+# Slow tests that failed (exit code 1) have a second try.
+SECOND_TRY := || { [ $$? = 1 ] && $(MAKE) --no-print-directory test-again; }
+# What tests take at most, see tests/README.md; ruff and mypy come on top.
+CPU_MINUTES := 26
+SLICES := 5
+SLICE ?= $(shell $(PYTHON) -c "print(int('$$(git rev-parse HEAD)', 16) % $(SLICES))")
 
 test: lint
-	$(PYTEST) $(WORKERS) || { [ $$? = 1 ] && $(MAKE) --no-print-directory test-again; }
+	$(PYTEST) $(WORKERS) -m "not stress and not release" --cpu-budget $(CPU_MINUTES) $(SECOND_TRY)
+
+# The quick tests: they compute all the time, so two workers are enough for two cores.
+test-fast: $(READY)
+	$(PYTEST) -n 2 --dist loadfile -m "not slow and not gpu"
+
+# What is repeated over every conv, backend, command and surrounding; kills in numbers; Slurm and Ray.
+test-stress: $(READY)
+	$(PYTEST) $(WORKERS) -m stress $(SECOND_TRY)
+
+# What users get: the wheel, the site, notebooks, tutorials and guides.
+release-check: $(READY)
+	$(PYTEST) $(WORKERS) -m release $(SECOND_TRY)
+
+# One of the slices of test-stress and release-check, chosen by the commit; SLICE=k chooses by hand.
+test-slice: $(READY)
+	@echo "==== Slice $(SLICE) of $(SLICES) (from 0) of test-stress and release-check."
+	$(PYTEST) $(WORKERS) -m "stress or release" --slice $(SLICE)/$(SLICES) $(SECOND_TRY)
 
 # Slow tests run real processes against real clocks, four workers on what cores there are: those that
 # failed are run once more, alone. Those that pass then are listed with their reasons, and more than two
@@ -22,9 +48,6 @@ test-again:
 	@echo "==== Slow tests that failed run once more, alone: mend those that pass now, too."
 	@! $(PYTEST) -q -m "not slow" --last-failed --last-failed-no-failures none --collect-only | grep ::
 	$(PYTEST) -v -m slow --last-failed --last-failed-no-failures none --second-try
-
-test-fast: $(READY)
-	$(PYTEST) $(WORKERS) -m "not slow and not gpu"
 
 lint: $(READY)
 	$(BIN)/ruff check .

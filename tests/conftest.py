@@ -22,7 +22,7 @@ from hydragnn_hpo.data.columns import Columns, Names, offsets
 if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-pytest_plugins = ["pytester", "messages"]
+pytest_plugins = ["pytester", "messages", "checkout_guard", "cpu_budget", "slices"]
 __all__ = ["pytest_addoption", "pytest_configure"]
 
 settings.register_profile(
@@ -53,6 +53,12 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Let a test draw the same, whatever was set up for it, or ran before it."""
     seed(item.nodeid)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what ``make test`` leaves out as slow, too."""
+    if item.get_closest_marker("stress") or item.get_closest_marker("release"):
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(trylast=True)

@@ -151,7 +151,7 @@ class VerletList:
             positions=positions,
             edges=edges,
             edge_shift=wide.edge_shift[near],
-            attributes=attributes_of(atoms, Place(Path("atoms"), 1, "1"), self.rules),
+            attributes=attributes_of(atoms, Place(Path("atoms"), 0, "0"), self.rules),
             laplacian=compute_laplacian_encodings(len(positions), edges, codes) if codes else None,
         )
 

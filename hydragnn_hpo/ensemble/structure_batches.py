@@ -729,7 +729,7 @@ class _StoreReader:
         errors = {}
         for row, name in enumerate(ids):
             try:
-                place = Place(self._path, int(rows[row]) + 1, name)
+                place = Place(self._path, int(rows[row]), name)
                 graphs.append(self._rebuild_graph(columns, row, place))
             except DataError as error:
                 errors[row] = shorten_words(_one_line(str(error), most=_REASON_LENGTH))

@@ -154,12 +154,12 @@ def fit_to_time(
     """
     _check_sizes_free(changes)
     config = load_campaign(source, changes, **machine)
+    if config.machine.backend != "local" or len(config.data) != 1:
+        raise ConfigError(f"{source}: {NOT_SIZED}")
     run = run or RunDir(Path("runs") / config.name)
     if run.campaign.exists():
         kept = f"{run.path}: keeps the size that it began with."
         return merge_tables(changes, _read_sizes(run)), (kept,)
-    if config.machine.backend != "local" or len(config.data) != 1:
-        raise ConfigError(f"{source}: {NOT_SIZED}")
 
     def make(budget: SearchBudget) -> CampaignConfig:
         return load_campaign(source, merge_tables(changes, sizes_of(budget)), **machine)

@@ -12,7 +12,7 @@ from hydragnn_hpo.cli.acceptance import STEPS
 from hydragnn_hpo.launching import find_job_hosts
 from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.stress, pytest.mark.timeout(2400)]
 
 SECONDS = 1200.0
 COMMAND = [sys.executable, "-m", "hydragnn_hpo", "doctor", "--acceptance", "--minutes", "0.1"]

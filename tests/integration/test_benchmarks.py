@@ -57,7 +57,7 @@ def test_the_bytes_that_a_loop_must_move_are_those_counted_by_hand(monkeypatch):
     assert moved == [4 * numbers + 8 * indices]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_benchmark_starts_and_records_nothing(script, tmp_path):
     before = results()

@@ -30,7 +30,7 @@ def checks_of(part, tmp_path):
     return json.loads((tmp_path / "out" / "cpu.json").read_text())["parts"][part]["checks"]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("part", ["correctness", "training", "ensembles", "lanes", "speed"])
 def test_a_part_runs_dry(part, tmp_path):
     done = run_part(part, tmp_path, "--dry-run")
@@ -52,7 +52,7 @@ eager_passes.EAGER_FORMS["filtered"] = wrong
 """
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_wrong_kernel_is_named_and_fails_the_part(tmp_path):
     done = run_part("correctness", tmp_path, "--dry-run", "--seconds", "5", code=BROKEN)
     assert done.returncode == 1

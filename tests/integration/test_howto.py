@@ -4,7 +4,7 @@ import pytest
 from tutorials import Desk
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(
     "name", ["crystals", "forces_and_md", "units_and_splits", "smiles", "clusters"]
 )

@@ -12,7 +12,7 @@ from processes import freeze, named_so
 
 from hydragnn_hpo.launching.process_control import HOST, find_tagged, host_tag, run_tag
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.stress, pytest.mark.timeout(2400)]
 
 TRIALS = 8
 LEASE = 30.0

@@ -11,7 +11,7 @@ from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.resources import resource_path
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.data
 @pytest.mark.timeout(2700)
 def test_two_trials_are_enough_to_halve_the_error_of_the_mean(data_root, tmp_path):

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = os.environ.get("HYDRAGNN_HPO_WHEELHOUSE")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not FOLDER, reason="HYDRAGNN_HPO_WHEELHOUSE names no wheelhouse")
 def test_a_wheelhouse_is_enough(tmp_path):

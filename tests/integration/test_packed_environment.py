@@ -23,7 +23,7 @@ from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 from hydragnn_hpo.launching.transports.slurm import slurm_transport
 from hydragnn_hpo.resources import resource_path
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"

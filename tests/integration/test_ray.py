@@ -34,7 +34,7 @@ from hydragnn_hpo.launching.transports.ray import (
     RayBackend,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.stress
 PYTHONPATH = {"PYTHONPATH": str(Path(__file__).parents[1] / "contracts")}
 KINDS = {name: f"rank_targets:{name}" for name in ("nothing", "sleep", "emit", "all_reduce")}
 LEASE = 15.0

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from processes import creep
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.stress, pytest.mark.timeout(1500)]
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 SECONDS = 700.0

@@ -15,7 +15,7 @@ from browser import chromium, missing
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.release,
     pytest.mark.skipif(
         not (find_spec("mkdocs") and find_spec("material") and find_spec("mkdocstrings")),
         reason="the site's packages are not installed: extra [docs].",

@@ -25,7 +25,7 @@ from hydragnn_hpo.launching.process_control import (
 )
 from hydragnn_hpo.launching.transports.slurm import slurm_transport
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.stress
 
 TESTS = Path(__file__).parents[1]
 LEASE, SHORT_LEASE = 30.0, 8.0

@@ -18,7 +18,7 @@ from hydragnn_hpo.launching.batch_jobs import BatchJob, JobRecords
 from hydragnn_hpo.launching.process_control import end_orphans, run_tag
 from hydragnn_hpo.layout import RunDir
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.stress, pytest.mark.timeout(1500)]
 
 PATIENCE = 600.0
 """Seconds; the machine may be very busy, and Slurm is quick only where it is quiet."""

@@ -6,7 +6,7 @@ import pytest
 from tutorials import Desk
 from virtual_slurm import VirtualSlurm, missing
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 
 def test_the_tutorial_of_convs_works_as_it_stands(desk: Desk) -> None:

@@ -4,7 +4,7 @@ import pytest
 from tutorials import Desk
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["first_campaign", "own_data", "ensemble_in_ase"])
 def test_a_tutorial_works_as_it_stands(desk: Desk, name: str) -> None:
     assert desk.follow(name) == []

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 
 
 def required_by(name: str, extras: frozenset[str] = frozenset()) -> Iterator[tuple[str, frozenset]]:

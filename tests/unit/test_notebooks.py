@@ -76,7 +76,7 @@ def test_both_are_here():
     assert [path.stem for path in NOTEBOOKS] == ["our_convs_in_pyg", "own_file_to_error_bars"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_own_file_to_error_bars(run_notebook):
     names, shown = run_notebook("own_file_to_error_bars")
     run, table = names["run"], names["table"]
@@ -98,7 +98,7 @@ def test_own_file_to_error_bars(run_notebook):
     assert any("<table" in text for text in shown)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_our_convs_in_pyg(run_notebook):
     names, _ = run_notebook("our_convs_in_pyg")
     assert len(names["store"]) == 1332, "148 molecules and 8 copies of each, see the card"
