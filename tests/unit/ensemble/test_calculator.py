@@ -122,6 +122,9 @@ def test_what_is_told_and_encoded_is_looked_up_each_time():
     assert kept.attributes["charge"].tolist() == [1.0]
     assert kept.laplacian is not None
     np.testing.assert_array_equal(kept.laplacian, fresh.laplacian)
+    del atoms.info["charge"]
+    with pytest.raises(DataError, match=r"^atoms: structure 0 \(0\) has no "):
+        skin.columns(atoms)
 
 
 def test_atoms_that_meet_or_get_lost_are_one_sentence():

@@ -148,6 +148,17 @@ def test_a_store_is_read_with_its_edges_or_with_longer_ones(model, built_zip, tm
     assert counts[1] > counts[0]
 
 
+@pytest.mark.usefixtures("small_pieces")
+def test_an_error_names_a_structure_of_a_store_by_its_number_from_0(model, built_zip):
+    store = built_zip.parent / "data/toy.bp"
+    rules = replace(model.rules, cutoff=5.0, min_distance=4.0)  # larger than any bond
+    reading = ChunkReader(list_input_sources([store]), rules, StructureFiles(), ())
+    _, errors = ids_and_errors(reading)
+    assert len(errors) == 60
+    for number in range(60):
+        assert f"{store}: structure {number} (m{number}) has " in errors[f"m{number}"]
+
+
 def test_a_bad_structure_keeps_its_place_and_stops_nothing(tmp_path, model):
     write(tmp_path / "a.extxyz", [molecule("H2O"), Atoms("CC", np.zeros((2, 3))), bulk("C")])
     (tmp_path / "b.cif").write_text("data_broken\n")

@@ -99,8 +99,9 @@ def test_a_time_and_a_size_contradict_each_other(setting):
 
 
 def test_a_time_is_for_this_computer_and_one_data_set(tmp_path):
+    run = open_run(load_campaign(QUICKSTART), tmp_path / "run")  # as `make demo` leaves one
     with pytest.raises(ConfigError, match="sizes a search of one data set on this computer"):
-        fit_to_time(QUICKSTART, {}, 5.0, backend="slurm")
+        fit_to_time(QUICKSTART, {}, 5.0, run, backend="slurm")
     values = tomllib.loads(QUICKSTART.read_text())
     values.update({"data": [], "command": {"argv": ["true"]}})
     (tmp_path / "command.toml").write_text(to_toml(values))
