@@ -69,12 +69,12 @@ def assert_near(values, expected, tolerance):
 
 
 CASES_OF_FORMS = [
-    *((form, "some") for form in SUMS if form != "coupled to fewer"),
+    *((form, "some") for form in SUMS if form != "coupled"),
     *(
         pytest.param(form, paired, marks=pytest.mark.stress)
         for form, paired in (
             *((form, paired) for form in ("filtered", "vectors") for paired in (True, False)),
-            ("coupled to fewer", "some"),
+            ("coupled", "some"),
         )
     ),
 ]
