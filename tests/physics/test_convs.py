@@ -13,22 +13,21 @@ from hydragnn_hpo.testing.conv_suite import run_check
 from hydragnn_hpo.testing.conv_under_test import make_conv_under_test
 from hydragnn_hpo.testing.sample_structures import batch_structures, molecule_and_crystal
 
-SLOW = {"compile", "export"}
-COMPILED = ("schnet", "painn")
-"""Beside those that cannot be exported: torch traces a conv alike for both, for half a minute."""
-ASKED = [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CHECKS]
-
-
-COMPILED_LOOPS = ("alignn", "et", "mace", "painn", "pna", "pnaeq", "pnaplus", "schnet")
-"""Convs that send by the passes of ``model.kernels``; the others compute the same with any."""
+COMPILED = ("schnet", "painn", "alignn", "dimenetpp", "mfc")
+"""Those that cannot be exported, and two more: torch traces a conv alike for both, for a minute."""
 
 
 @pytest.fixture(
-    scope="module",
-    params=[*((conv, "eager") for conv in CONVS), *((conv, "numba") for conv in COMPILED_LOOPS)],
-    ids=lambda given: "-".join(given),
+    params=[
+        *(pytest.param((conv, "auto"), id=conv) for conv in CONVS),
+        *(
+            pytest.param((conv, "eager"), id=f"{conv}-eager", marks=pytest.mark.stress)
+            for conv in CONVS
+        ),
+    ]
 )
 def subject(request):
+    """A conv with the kernels that it has by default on a CPU, or with those of torch."""
     conv, kernels = request.param
     return make_conv_under_test(conv, kernels=kernels)
 
@@ -37,17 +36,22 @@ def test_every_conv_has_a_spec_and_every_spec_a_conv():
     assert list(CONVS) == list(CONV_SPECS)
 
 
-@pytest.mark.parametrize("check", ASKED)
-def test_it_obeys(subject, check):
-    if check == "compile" and subject.exports and subject.name not in COMPILED:
-        pytest.skip("its export is traced; compilers are asked about two of these.")
-    finding = run_check(CHECKS[check], subject)
-    assert not finding.failed, finding.sentence
+def test_it_obeys_every_law(subject):
+    findings = [run_check(check, subject) for name, check in CHECKS.items() if name != "compile"]
+    assert [finding.sentence for finding in findings if finding.failed] == []
 
 
-def test_only_a_named_flag_leaves_a_check_out(subject):
-    spec, conv = CONV_SPECS[subject.name], CONVS[subject.name]
-    flags = {"": True, "forces": spec.forces, "exports": getattr(conv, "exports", True)}
+@pytest.mark.stress
+@pytest.mark.parametrize("conv", COMPILED)
+def test_compiled_code_gives_the_same(conv):
+    finding = run_check(CHECKS["compile"], make_conv_under_test(conv))
+    assert finding.result == "passed", finding.sentence
+
+
+@pytest.mark.parametrize("conv", CONVS)
+def test_only_a_named_flag_leaves_a_check_out(conv):
+    subject, spec = make_conv_under_test(conv), CONV_SPECS[conv]
+    flags = {"": True, "forces": spec.forces, "exports": getattr(CONVS[conv], "exports", True)}
     expected = {name for name, check in CHECKS.items() if not flags[check.needs]}
     results = {
         name: run_check(replace(check, measure=lambda _: Measurement(0.0, 1.0)), subject).result
@@ -79,8 +83,8 @@ def choices():
                     yield pytest.param(conv, {option: value}, id=f"{conv}-{option}-{value}")
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize(("conv", "options"), list(choices()))
 def test_it_obeys_with_each_choice_of_its_options(conv, options):
-    report = check_conv(conv, options, only=set(CHECKS) - SLOW)
+    report = check_conv(conv, options, only=set(CHECKS) - {"compile", "export"})
     assert [finding.sentence for finding in report.failures] == []

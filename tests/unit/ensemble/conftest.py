@@ -182,6 +182,16 @@ def built_zip(tmp_path_factory, finished, scratch):
 
 
 @pytest.fixture(scope="session")
+def built_run(tmp_path_factory, finished, scratch):
+    """A run whose ensemble is made as by default, and its table, for tests that only read."""
+    run = tmp_path_factory.mktemp("default") / "run"
+    shutil.copytree(finished, run)
+    (run / "campaign.toml").write_text(campaign_text())
+    with scratch():
+        return run, build_ensemble(run)
+
+
+@pytest.fixture(scope="session")
 def factored_zip(built_zip, tmp_path_factory):
     """The same ensemble with factors of sigma, for which its structures are too few."""
     content, path = read_artefact(built_zip), tmp_path_factory.mktemp("factored") / "ensemble.zip"

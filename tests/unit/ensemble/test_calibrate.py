@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,25 +185,30 @@ def test_the_99th_percentile_is_of_structures():
     assert found.spread99 == pytest.approx(99.0)
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from mapie.conformity_scores import ResidualNormalisedScore
-    from mapie.regression import SplitConformalRegressor
-    from sklearn.base import BaseEstimator, RegressorMixin
+def make_peer(level: float) -> Any:
+    """MAPIE's conformal intervals of a model that was trained elsewhere.
 
+    Its input has the columns mean and sigma.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mapie.conformity_scores import ResidualNormalisedScore
+        from mapie.regression import SplitConformalRegressor
+        from sklearn.base import BaseEstimator, RegressorMixin
 
-class Column(RegressorMixin, BaseEstimator):
-    """Answer with one column of the input: a model that was trained elsewhere."""
+    class Column(RegressorMixin, BaseEstimator):
+        def __init__(self, column: int = 0) -> None:
+            self.column = column
+            self.n_features_in_ = 2
 
-    def __init__(self, column: int = 0) -> None:
-        self.column = column
-        self.n_features_in_ = 2
+        def fit(self, x: np.ndarray, y: np.ndarray) -> "Column":
+            return self
 
-    def fit(self, x: np.ndarray, y: np.ndarray) -> "Column":
-        return self
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            return np.asarray(x)[:, self.column]
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(x)[:, self.column]
+    score = ResidualNormalisedScore(residual_estimator=Column(1), prefit=True, sym=True)
+    return SplitConformalRegressor(Column(0), confidence_level=level, conformity_score=score)
 
 
 @pytest.mark.parametrize("rows", [37, 400])
@@ -213,8 +219,7 @@ def test_mapie_makes_the_same_intervals(rows, level):
     mean, sigma = rng.normal(size=rows + 50), rng.gamma(2.0, 0.5, rows + 50) + 0.1
     truth = mean + sigma * rng.standard_t(3, rows + 50)
     known, new = slice(0, rows), slice(rows, None)
-    score = ResidualNormalisedScore(residual_estimator=Column(1), prefit=True, sym=True)
-    peer = SplitConformalRegressor(Column(0), confidence_level=level, conformity_score=score)
+    peer = make_peer(level)
     x = np.stack((mean, sigma), axis=1)
     _, theirs = peer.conformalize(x[known], truth[known]).predict_interval(x[new])
 

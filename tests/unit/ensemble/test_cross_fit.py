@@ -18,7 +18,7 @@ from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble import candidates as candidates_module
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
-from hydragnn_hpo.ensemble.candidates import open_build_context
+from hydragnn_hpo.ensemble.candidates import list_nets, open_build_context
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.member_selection import select_members
@@ -33,27 +33,58 @@ from hydragnn_hpo.training.precision import DTYPES
 FOLDS, PARENTS = 3, ("t0001", "t0004")
 
 
-@pytest.fixture
-def cross_run(tmp_path, finished, monkeypatch):
+FITS = {
+    f"t{10 + number:04d}": (parent, fold)
+    for number, (parent, fold) in enumerate((p, f) for p in PARENTS for f in range(FOLDS))
+}
+"""Configuration and fold of the trials that were trained without a fold."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _state():
+    """The journal's state, with the parents of the fits: there is no journal."""
+    state = State()
+    for trial in (*MODELS, *FITS):
+        event = {"event": "proposed", "trial": trial, "values": {}, "until": 2}
+        if trial in FITS:
+            parent, fold = FITS[trial]
+            event |= {"values": {"training.fold": fold}, "parent": parent}
+        state.apply(event)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates_module, "read_state", lambda _: state)
+        yield
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory, finished, _scratch):
     """The finished run, and two of its configurations on each of three folds, with random nets."""
+    run = tmp_path_factory.mktemp("fitted") / "run"
+    shutil.copytree(finished, run)
+    (run / "campaign.toml").write_text(campaign_text(fit="cross", folds=FOLDS))
+    store = open_store(run / "data/toy.bp")
+    for name, (parent, fold) in FITS.items():
+        write_fit(run, store, name, parent, fold)
+    return run
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, fitted):
+    """A copy of that run with its ensemble, and the table, for tests that only read."""
+    run = tmp_path_factory.mktemp("built") / "run"
+    shutil.copytree(fitted, run)
+    return run, build_ensemble(run)
+
+
+@pytest.fixture
+def cross_run(tmp_path, fitted):
+    """Copy the run, without some of its fits, or with other settings."""
 
     def make(missing=(), **ensemble):
         run = tmp_path / "run"
-        shutil.copytree(finished, run)
+        shutil.copytree(fitted, run)
         (run / "campaign.toml").write_text(campaign_text(fit="cross", folds=FOLDS, **ensemble))
-        state = State()
-        store = open_store(run / "data/toy.bp")
-        for parent in MODELS:
-            event = {"event": "proposed", "trial": parent, "values": {}, "until": 2}
-            state.apply(event)
-        for number, (parent, fold) in enumerate((p, f) for p in PARENTS for f in range(FOLDS)):
-            name = f"t{10 + number:04d}"
-            values = {"training.fold": fold}
-            event = {"event": "proposed", "trial": name, "values": values, "until": 2}
-            state.apply({**event, "parent": parent})
-            if name not in missing:
-                write_fit(run, store, name, parent, fold)
-        monkeypatch.setattr(candidates_module, "read_state", lambda _: state)
+        for name in missing:
+            shutil.rmtree(run / "trials" / name)
         return run
 
     return make
@@ -126,9 +157,8 @@ def test_each_structure_is_judged_by_the_nets_that_have_not_seen_it(cross_run):
     assert single["val/index"].tolist() == np.flatnonzero(fold == 0).tolist()
 
 
-def test_all_nets_predict_and_those_of_a_configuration_share_its_weight(cross_run):
-    run = cross_run()
-    table = build_ensemble(run)
+def test_all_nets_predict_and_those_of_a_configuration_share_its_weight(built):
+    run, table = built
     assert {member["trial"] for member in table["members"]} == {f"t{n:04d}" for n in range(10, 16)}
     store = open_store(run / "data/toy.bp")
     test = store.indices_of("test")
@@ -144,9 +174,8 @@ def test_all_nets_predict_and_those_of_a_configuration_share_its_weight(cross_ru
     assert answer.heads["energy"].std.min() > 0
 
 
-def test_the_best_single_member_is_the_one_of_lowest_error_out_of_fold(cross_run, monkeypatch):
-    run = cross_run()
-    table = build_ensemble(run)
+def test_the_best_single_member_is_the_one_of_lowest_error_out_of_fold(built):
+    run, table = built
     store = open_store(run / "data/toy.bp")
     test = store.indices_of("test")
     context = open_build_context(RunDir(run))
@@ -194,12 +223,18 @@ def test_without_folds_the_trials_of_the_search_are_the_members(cross_run, caplo
         (60, {f"t{number:04d}" for number in range(10, 16)}),
     ],
 )
-def test_few_nets_are_kept_and_those_of_a_configuration_share_its_weight(cross_run, nets, kept):
-    run = cross_run()
-    before = {m["trial"]: m["weights"]["energy"] for m in build_ensemble(run)["members"]}
-    table = build_ensemble(run, keep=nets)
+def test_the_folds_take_turns_and_the_best_configuration_has_one_more(fitted, nets, kept):
+    context = open_build_context(RunDir(fitted), nets)
+    assert {net.trial for net in list_nets(context, (0, 1)) if net.share} == kept
+
+
+def test_few_nets_are_kept_and_those_of_a_configuration_share_its_weight(built, cross_run):
+    before = {m["trial"]: m["weights"]["energy"] for m in built[1]["members"]}
+    run = cross_run(nets=3)
+    table = build_ensemble(run)
     weights = {member["trial"]: member["weights"]["energy"] for member in table["members"]}
-    assert set(weights) == kept, "the folds take turns, and the best has one more"
+    kept = {"t0010", "t0011", "t0015"}
+    assert set(weights) == kept
     for parent in (("t0010", "t0011", "t0012"), ("t0013", "t0014", "t0015")):
         own = [weights[trial] for trial in parent if trial in kept]
         assert own == pytest.approx([sum(before[t] for t in parent) / len(own)] * len(own))
@@ -209,10 +244,6 @@ def test_few_nets_are_kept_and_those_of_a_configuration_share_its_weight(cross_r
     truth = store.take(test).targets["energy"]
     error = float(np.abs(ensemble.predict(store, test).heads["energy"].mean - truth).mean())
     assert table["heads"]["energy"]["test_mae"] == pytest.approx(error, rel=1e-5)
-
-
-def test_the_campaign_says_how_many_nets_are_kept(cross_run):
-    assert len(build_ensemble(cross_run(nets=3))["members"]) == 3
 
 
 def test_fewer_nets_than_configurations_are_refused(cross_run):
@@ -233,17 +264,15 @@ def join_in(run, change=None):
     return context, join_local_models(context, choice, fit_simpler_models(context))
 
 
-def test_no_regression_sees_the_fold_that_it_is_judged_on(cross_run):
-    run = cross_run()
-
+def test_no_regression_sees_the_fold_that_it_is_judged_on(fitted):
     def spoil(context):
         labels = context.graphs.targets["charge"].copy()
         nodes = np.repeat(context.fold == 1, context.graphs.num_nodes())
         labels[nodes] += 1e-3 * np.random.default_rng(0).normal(size=(nodes.sum(), 1))
         context.graphs.targets["charge"] = labels
 
-    context, before = join_in(run)
-    _, after = join_in(run, spoil)
+    context, before = join_in(fitted)
+    _, after = join_in(fitted, spoil)
     assert set(before.weights) == set(before.judged) == {"charge"}
     assert len(before.members) == FOLDS
     fold = context.fold_of_row("charge")
@@ -255,9 +284,8 @@ def test_no_regression_sees_the_fold_that_it_is_judged_on(cross_run):
     np.testing.assert_array_equal(before.learned["charge"][fold == 2], own["charge"])
 
 
-def test_regressions_of_all_folds_predict_as_one_more_configuration(cross_run):
-    run = cross_run()
-    table = build_ensemble(run)
+def test_regressions_of_all_folds_predict_as_one_more_configuration(built):
+    run, table = built
     ensemble = Ensemble.load(run / "ensemble.zip")
     store = open_store(run / "data/toy.bp")
     test = store.indices_of("test")
@@ -276,9 +304,7 @@ def test_regressions_of_all_folds_predict_as_one_more_configuration(cross_run):
     assert calibration.rows == nodes
 
 
-def test_a_cross_fitted_ensemble_is_not_pruned(cross_run):
-    run = cross_run()
-    build_ensemble(run)
-    content = read_artefact(run / "ensemble.zip")
+def test_a_cross_fitted_ensemble_is_not_pruned(built):
+    content = read_artefact(built[0] / "ensemble.zip")
     with pytest.raises(ConfigError, match="cannot be given honest intervals"):
         prune_members(content, ["t0010"], where="ensemble.zip")

@@ -122,7 +122,6 @@ def test_engine_batch_size_and_order_change_nothing(
     assert [m.trial for m, _ in engine.predict(columns, rows[:2])] == [m.trial for m in members]
 
 
-@pytest.mark.slow
 class FullEngine(EagerEngine):
     """Has memory for 12 structures, and sees it after its first member."""
 
@@ -361,7 +360,7 @@ def test_engines_are_chosen_by_wish_and_device(ensemble, caplog):
     assert "compiled for CPUs alone" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_machine_code_says_what_the_nets_say_at_any_size(
     ensemble, columns, place, caplog, monkeypatch
 ):

@@ -394,8 +394,8 @@ def members(table: dict, method: str) -> list[dict]:
     return table["selection"][method]["members"]
 
 
-def test_curves_and_sigmas_are_left_for_the_report(make_run):
-    build_ensemble(run := make_run())
+def test_curves_and_sigmas_are_left_for_the_report(built_run):
+    run, _ = built_run
     table = json.loads((run / "report/ensemble.json").read_text())
     arrays = load_file(run / "report/test_predictions.safetensors")
     for name, scores in table["heads"].items():

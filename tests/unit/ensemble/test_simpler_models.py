@@ -1,7 +1,6 @@
 """Regressions on local descriptors that join an ensemble: where, with what weight, and fairly."""
 
 import json
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from sealed_zip import sealed
-from unit.ensemble.conftest import campaign_text
 
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import LOCAL_MEMBER, LOCAL_MEMBERS, read_artefact
@@ -125,15 +123,10 @@ def test_values_of_atoms_are_shifted_to_their_sum() -> None:
     np.testing.assert_allclose(shifted[2], -np.eye(3).ravel())
 
 
-@pytest.fixture(scope="module")
-def joined_run(tmp_path_factory, finished, scratch):
+@pytest.fixture
+def joined_run(built_run):
     """Nets with random weights, beside which a regression on charges helps; only read."""
-    run = tmp_path_factory.mktemp("joined") / "run"
-    shutil.copytree(finished, run)
-    (run / "campaign.toml").write_text(campaign_text())
-    with scratch():
-        build_ensemble(run)
-    return run
+    return built_run[0]
 
 
 def test_the_mean_and_the_spread_are_those_of_nets_and_regression(joined_run: Path) -> None:

@@ -379,27 +379,22 @@ def written(ensemble, structures, suffix, out):
     return writer.join(lambda: iter([share]), out / f"out{suffix}")[0]
 
 
-def test_a_spectrum_is_one_block_in_extended_xyz(ensemble, tmp_path):
-    structures = labelled(4, seed=6)
-    expected = ensemble.predict(structures)
-    first = read(written(ensemble, structures, ".extxyz", tmp_path), index=0)
-    np.testing.assert_allclose(first.info["dos"], expected["dos"].mean[0], rtol=1e-6, atol=1e-6)
-    assert first.arrays["local"].shape == (len(structures[0]), 4)
-
-
-def test_a_spectrum_is_a_list_in_json_and_columns_in_a_table(ensemble, tmp_path):
+def test_a_spectrum_is_a_list_a_block_or_columns(ensemble, tmp_path):
     structures = labelled(2, seed=6)
     expected = ensemble.predict(structures)
     plain = json.loads(written(ensemble, structures, ".json", tmp_path).read_text())
     heads = plain["structures"][0]["heads"]
     np.testing.assert_allclose(heads["dos"]["lo90"], expected["dos"].lo90[0])
     assert np.shape(heads["local"]["mean"]) == (len(structures[0]), 4)
+    first = read(written(ensemble, structures, ".extxyz", tmp_path), index=0)
+    np.testing.assert_allclose(first.info["dos"], expected["dos"].mean[0], rtol=1e-6, atol=1e-6)
+    assert first.arrays["local"].shape == (len(structures[0]), 4)
     title = written(ensemble, structures, ".csv", tmp_path).read_text().splitlines()[0]
     assert title.startswith("id,dos_0,dos_1,")
     assert (tmp_path / "out.nodes.csv").read_text().startswith("id,atom,element,local_0,local_1")
 
 
-def test_the_most_probable_class_is_named_in_json_and_tables(ensemble, tmp_path):
+def test_the_most_probable_class_is_named_in_every_format(ensemble, tmp_path):
     structures = labelled(3, seed=6)
     structures[0].numbers[0] = 1  # no hydrogen has a label of site
     expected = ensemble.predict(structures)
@@ -418,17 +413,6 @@ def test_the_most_probable_class_is_named_in_json_and_tables(ensemble, tmp_path)
         assert [row["phase"] for row in csv.DictReader(file)] == names
     with (tmp_path / "out.nodes.csv").open(newline="") as file:
         assert [row["site"] or None for row in csv.DictReader(file)] == sites
-
-
-def test_the_most_probable_class_is_named_in_parquet_and_extended_xyz(ensemble, tmp_path):
-    structures = labelled(3, seed=6)
-    structures[0].numbers[0] = 1  # no hydrogen has a label of site
-    expected = ensemble.predict(structures)
-    names = [("big one", "small")[int(row[1] > row[0])] for row in expected["phase"].mean.tolist()]
-    sites = [
-        None if np.isnan(row).any() else "012"[row.index(max(row))]
-        for row in expected["site"].mean.tolist()
-    ]
     table = pyarrow.parquet.read_table(written(ensemble, structures, ".parquet", tmp_path))
     assert table["phase"].to_pylist() == names
     assert [site for of in table["site"].to_pylist() for site in of] == sites
@@ -436,7 +420,6 @@ def test_the_most_probable_class_is_named_in_parquet_and_extended_xyz(ensemble, 
     assert [frame.info["phase_class"] for frame in frames] == names
     shown = [str(site) for frame in frames for site in frame.arrays["site_class"]]
     assert shown == ["-" if site is None else site for site in sites]
-    assert "phase_class" in frames[0].info
     assert "dos_class" not in frames[0].info
     np.testing.assert_allclose(frames[0].arrays["local"][0], expected["local"].mean[0], rtol=1e-9)
 

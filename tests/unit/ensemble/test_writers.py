@@ -18,7 +18,6 @@ from hydragnn_hpo.ensemble.predict_file import make_writer
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, make_rows
 from hydragnn_hpo.ensemble.prediction import HeadPrediction, Prediction
 from hydragnn_hpo.ensemble.structure_batches import Structures
-from hydragnn_hpo.ensemble.writers import WRITERS
 from hydragnn_hpo.errors import ConfigError
 
 CALIBRATION = Calibration(1.0, 0.1, {"0.5": 0.5, "0.9": 1.5}, 1.0, 10, 10)
@@ -207,13 +206,6 @@ def test_bp_lays_all_structures_end_to_end(write):
     np.testing.assert_array_equal(found["error_size"], [0, 6, 0, 11])
 
 
-def test_a_value_that_is_not_finite_is_null_in_json(manifest, two_batches):
-    two_batches[0].prediction.heads["energy"].mean[0, 0] = np.nan
-    form = WRITERS[".json"](OutputColumns(manifest))
-    entry = json.loads(form.part(two_batches[:1])[""].split(b",\n")[0])
-    assert entry["heads"]["energy"]["mean"] is None
-
-
 def test_an_unknown_format_is_refused(manifest):
     with pytest.raises(ConfigError, match=r"new.pdf: cannot tell the format; end it in .csv"):
         make_writer(Path("new.pdf"), OutputColumns(manifest))
@@ -246,13 +238,7 @@ def test_what_is_missing_is_empty_null_or_nan(manifest, two_batches, tmp_path):
     atoms = read(write_as(".extxyz"), 0)
     assert np.isnan(atoms.info["predicted_energy"])
     assert np.isnan(atoms.arrays["predicted_charge"]).tolist() == [True, False, False]
-
-
-def test_what_is_missing_is_null_in_parquet(manifest, two_batches, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    writer = make_writer(tmp_path / "out.parquet", OutputColumns(manifest))
-    share = writer.part([with_missing(two_batches[0])])
-    writer.join(lambda: iter([share]), tmp_path / "out.parquet")
-    found = parquet.read_table(tmp_path / "out.parquet").to_pydict()
-    assert found["energy"] == [None, None, -2.0]
-    assert found["charge"] == [[None, 1.5, 2.5], None, [3.5]]
+    table = parquet.read_table(write_as(".parquet")).to_pydict()
+    assert table["energy"] == [None, None, -2.0]
+    assert table["charge"] == [[None, 1.5, 2.5], None, [3.5]]

@@ -23,6 +23,7 @@ def activate_exactly(one, weight, other, heard, bias):
     return silu(linear(one, weight) + linear(other, heard, bias))
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("rows", [1, 7, 96, 203])
 @pytest.mark.parametrize(
     ("inputs", "outputs", "loops"),

@@ -65,7 +65,7 @@ for first in (0, 16, 32):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_what_processes_have_cached_in_another_order_links_to_the_right_code(tmp_path):
     """Numba numbers functions as they come: loops of 2 and of 4 registers had the same symbol."""
     env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}

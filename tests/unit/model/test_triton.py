@@ -13,7 +13,6 @@ import torch
 from kernel_cases import (
     EDGE_CASES,
     FACTORS,
-    LAYOUTS,
     SUMS,
     all_of_aggregates,
     differentiate,
@@ -70,13 +69,16 @@ def assert_near(values, expected, tolerance):
 
 
 CASES_OF_FORMS = [
-    *((form, paired) for form in ("filtered", "vectors") for paired in LAYOUTS.values()),
-    *((form, "some") for form in ("components", "directed", "weighted", "attended", "scores")),
+    *((form, "some") for form in SUMS if form != "coupled"),
     *(
-        pytest.param(form, "some", marks=pytest.mark.slow)
-        for form in ("coupled", "coupled to fewer", "triplets")
+        pytest.param(form, paired, marks=pytest.mark.stress)
+        for form, paired in (
+            *((form, paired) for form in ("filtered", "vectors") for paired in (True, False)),
+            ("coupled", "some"),
+        )
     ),
 ]
+"""The layout with edges that have a reverse and edges that have none; others in stress tests."""
 
 
 def test_all_forms_and_functions_of_edges_have_loops():
@@ -286,7 +288,7 @@ def test_without_triton_or_a_compiler_auto_takes_torch_and_triton_is_refused(mis
 BINARIES = [("cubin", "float32"), ("cubin", "bfloat16"), ("hsaco", "float64")]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize(("binary", "dtype"), BINARIES)
 def test_every_loop_compiles_for_gpus_that_are_not_here(binary, dtype, tmp_path):
     command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning"]

@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,15 +36,15 @@ for _ in range(10):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
-
+SMALL_ORGANICS = Path(__file__).parents[3] / "workflows/small_organics.zip"
 STARTS = {
     "asked": "from hydragnn_hpo.training.memory import *; assert keep_freed_memory()",
-    "ensemble": "from hydragnn_hpo import Ensemble; Ensemble.load('workflows/small_organics.zip')",
+    "ensemble": f"from hydragnn_hpo import Ensemble; Ensemble.load({str(SMALL_ORGANICS)!r})",
 }
 """Code after which freed memory is kept."""
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("start", STARTS)
 def test_arrays_of_megabytes_are_used_again(start):
     """Without it 384,000 faults came in about half of the runs, whatever decides that in glibc."""

@@ -201,12 +201,7 @@ def test_the_end_of_the_allocation_interrupts(bench, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "error", "code"),
-    [
-        ("best", errno.ENOSPC, DISK_FULL),
-        ("last", errno.ENOSPC, DISK_FULL),
-        ("last", errno.EIO, FILES_AWAY),
-        ("last", errno.ESTALE, FILES_AWAY),
-    ],
+    [("best", errno.ENOSPC, DISK_FULL), ("last", errno.EIO, FILES_AWAY)],
 )
 def test_what_a_disk_refuses_the_thread_interrupts_the_trial(bench, monkeypatch, name, error, code):
     """Three trials that had failed alike ended the campaign, for a hiccup of a minute."""
