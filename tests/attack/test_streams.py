@@ -19,6 +19,10 @@ SURROUNDINGS: dict[str, dict[str, Any]] = {
     "no_folder": {"deleted": True},
 }
 
+ONCE = ("init", "run", "status", "predict", "serve")
+"""Commands of ``make test``: they write files, start processes, read a run, read an artefact, and
+last. All commands print and end by the same few lines of ``cli``."""
+
 Try = Callable[..., Verdict]
 
 
@@ -50,7 +54,9 @@ def test_every_command_is_tried() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", VALID)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ONCE else pytest.mark.stress) for n in VALID]
+)
 def test_a_command_ends_well_whatever_its_streams_are(attempt: Try, name: str) -> None:
     usual = attempt(name)
     assert usual.kind == "clean", (usual.why, usual.err)

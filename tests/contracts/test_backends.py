@@ -173,7 +173,8 @@ everywhere = pytest.mark.parametrize(
     "stage",
     [
         "local",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("slurm", "mpiexec", "ray")),
+        pytest.param("mpiexec", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.stress) for name in ("slurm", "ray")),
     ],
     indirect=True,
 )

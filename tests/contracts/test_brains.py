@@ -223,7 +223,7 @@ def test_several_goals_are_told_as_they_are(make: Callable[..., Brain]) -> None:
     assert len(brain.ask(1)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("name", ["deephyper", "optuna"])
 def test_a_model_of_two_goals_finds_more_of_the_front(name: str) -> None:
     """The front needs one cutoff and one conv; features trade one goal for the other."""
@@ -335,7 +335,7 @@ def test_an_unknown_brain_is_named_and_the_known_are_listed() -> None:
         make_brain("randon", WIDE, seed=0, initial=1)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("name", ["deephyper", "optuna"])
 def test_a_model_learns_where_chance_does_not(name: str) -> None:
     """A bowl in three dimensions under one of three choices; the two others are worse."""
@@ -359,7 +359,7 @@ def test_a_model_learns_where_chance_does_not(name: str) -> None:
     assert learned < 0.5 * chance
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("name", list(BRAINS))
 def test_a_wave_of_a_large_machine_is_filled_after_many_results(name: str) -> None:
     rows = [(v, error_of(v)) for v in make_brain("random", WIDE, seed=3, initial=1).ask(2000)]

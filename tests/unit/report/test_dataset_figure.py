@@ -79,7 +79,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return draw
 
 
-@pytest.mark.parametrize("targets", [1, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("targets", [1, pytest.param(6, marks=pytest.mark.stress)])
 def test_a_panel_for_everything_and_none_empty(drawn: Any, targets: int) -> None:
     panels = drawn(overview(targets), findings(targets))
     assert len(panels) == 4 + targets + 1

@@ -74,7 +74,7 @@ def test_an_instant_at_the_very_end_does_no_harm():
     assert picture[0, -1] == pytest.approx(_rgb(COLOURS["gin"]))
 
 
-SIZES = [2, 200, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 24, 75_264))]
+SIZES = [2, 200, *(pytest.param(size, marks=pytest.mark.stress) for size in (1, 24, 75_264))]
 
 
 @pytest.mark.parametrize("slots", SIZES)

@@ -47,7 +47,7 @@ def rows_of(config, count, of, key="mae", seed=0):
     return [TrialObservation(v, {key: of(v)}) for v in draw_uniform(config.space, count, seed=seed)]
 
 
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.stress) for seed in (1, 2, 3))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
