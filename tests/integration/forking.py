@@ -1,19 +1,17 @@
 """Fork ranks from a process that has only imported: torch must not have run anything before.
 
-It imports what an agent's fork server imports, as each rank takes 2 CPU seconds for it alone.
+It imports what a rank would import in its first step, or each rank takes 2 CPU seconds for it.
 """
 
-import importlib
 import os
 import random
 import sys
 import traceback
 
-from hydragnn_hpo.launching.host_network import is_free
-from hydragnn_hpo.launching.job import PRELOAD
+import torch._dynamo  # noqa: F401
 
-for name in PRELOAD:
-    importlib.import_module(name)
+import hydragnn_hpo.model.kernels.preload  # noqa: F401
+from hydragnn_hpo.launching.host_network import is_free
 
 PORTS = range(30_000, 32_700)
 """Between those that campaigns choose from and those that the kernel hands out."""
