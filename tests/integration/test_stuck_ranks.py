@@ -74,8 +74,7 @@ def test_two_ranks_measure_their_feeding_and_leave_nothing(hpo):
     assert hpo.files_of(hpo.folder) == before
 
 
-@pytest.mark.slow
-def test_a_profile_by_hand_and_its_misuse(hpo):
+def test_misused_options_of_a_trial_by_hand_are_refused(hpo):
     hpo.store()
     hpo.trial(training={"epochs": 2})
     for words, message in (
@@ -86,6 +85,12 @@ def test_a_profile_by_hand_and_its_misuse(hpo):
         hpo.refused("trial", "trial", *words, says=(message,))
     assert hpo.here("trial", "trial", "--io", "tape").code == 2
     assert not (hpo.folder / "trial" / "attempts").exists()
+
+
+@pytest.mark.stress
+def test_a_trial_by_hand_is_profiled(hpo):
+    hpo.store()
+    hpo.trial(training={"epochs": 2})
     done = hpo("trial", "trial", "--profile")
     assert done.code == 0, done.err
     assert "operation " in done.err
