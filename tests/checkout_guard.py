@@ -73,6 +73,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]
     """Paths of folders that do not exist yet, for tests to run in."""
     base = tmp_path_factory.mktemp("folders")
     sys.addaudithook(record_access)
+    os.chdir(base)  # fixtures of the first module are set up before the first test has its folder
     yield (base / str(number) for number in itertools.count())
     os.chdir(ROOT)
 

@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two turns, not recorded")
     add_smoke(parser)
     options = parser.parse_args()
-    turns = 1 if options.smoke else 2 if options.quick else 9
+    turns, pairs = (1, 1) if options.smoke else (2, 3) if options.quick else (9, 3)
     times: dict[str, list[float]] = {"warm_1": [], "eager": [], "warm_2": [], "cold": []}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -96,7 +96,7 @@ def main() -> None:
         with LocalBackend(slots=2, run_dir=folder) as backend:
             wait_for(backend, "ready")
             for turn in range(turns):
-                for number in range(3 * turn, 3 * turn + 3):
+                for number in range(pairs * turn, pairs * turn + pairs):
                     pair = [("warm_1", "auto"), ("eager", "eager")]
                     for name, kernels in pair if number % 2 else pair[::-1]:
                         trial = fresh(folder, f"{name}_{number}", kernels)

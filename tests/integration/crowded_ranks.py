@@ -4,6 +4,7 @@ Run as ``python crowded_ranks.py FOLDER CASE ...`` with cases ``TRIAL:WORLD:PHAS
 out on the last rank in the second step. This process only imports and forks.
 """
 
+import importlib
 import json
 import os
 import resource
@@ -13,9 +14,9 @@ from pathlib import Path
 import torch
 import torch.distributed.fsdp
 
-import hydragnn_hpo.model.kernels.preload  # noqa: F401
 from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig
+from hydragnn_hpo.launching.job import PRELOAD
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training import memory
@@ -111,11 +112,13 @@ def fork_ranks(folder, world, phase, mib):
 
 
 def main():
-    folder, found = Path(sys.argv[1]), {}
+    for name in PRELOAD:
+        importlib.import_module(name)
+    folder, codes = Path(sys.argv[1]), {}
     for case in sys.argv[2:]:
         name, world, phase, mib = case.split(":")
-        found[case] = fork_ranks(folder / name, int(world), phase, int(mib))
-    print(json.dumps(found))
+        codes[case] = fork_ranks(folder / name, int(world), phase, int(mib))
+    print(json.dumps(codes))
 
 
 if __name__ == "__main__":

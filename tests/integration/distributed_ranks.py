@@ -1,6 +1,7 @@
 """What the ranks of the tests of the distributed store do; run by ``mpiexec``.
 
-Arguments: the store, a folder to meet in, and what to do. Every rank prints one line at the end.
+Arguments: a folder to meet in, and what to do, one after the other, each as WHAT=STORE. Every rank
+prints one line for each at the end.
 """
 
 import sys
@@ -58,12 +59,8 @@ def busy(store: Path, meeting: Path) -> str:
     return "fine"
 
 
-def damaged(store: Path, _: Path) -> str:
-    """Meet a store that cannot be read."""
-    return refused(store)
-
-
-def refused(store: Path) -> str:
+def refuse(store: Path, _: Path) -> str:
+    """Return how a store that cannot be opened is refused."""
     try:
         DistributedStore(store)
     except HydraError as error:
@@ -71,27 +68,34 @@ def refused(store: Path) -> str:
     raise AssertionError("it was opened")
 
 
-def one_fails(store: Path, _: Path) -> str:
+def fail_on_one(store: Path, meeting: Path) -> str:
     """Fail on the last rank alone, first by bad data, then by a bug."""
 
     def fail(error: Exception) -> None:
         raise error
 
-    said: list[str] = []
+    messages: list[str] = []
     load = DistributedStore._load
     for error in (DataError("part 7 is bad."), ZeroDivisionError("oh")):
         if COMM.rank == COMM.size - 1:
             DistributedStore._load = lambda self, error=error: fail(error)  # type: ignore[method-assign]
-        said.append(refused(store))
+        messages.append(refuse(store, meeting))
         DistributedStore._load = load  # type: ignore[method-assign]
     graphs = DistributedStore(store)
     assert graphs.take(np.arange(3)).num_graphs == 3
     graphs.close()
-    return " | ".join(said)
+    return " | ".join(messages)
+
+
+def main() -> None:
+    """Do everything that was requested."""
+    known = {function.__name__: function for function in (equal, busy, refuse, fail_on_one)}
+    lines = []
+    for request in sys.argv[2:]:
+        what, _, store = request.partition("=")
+        lines.append(f"RANK {COMM.rank}: {known[what](Path(store), Path(sys.argv[1]))}\n")
+    sys.stdout.write("".join(lines))
 
 
 if __name__ == "__main__":
-    line = {f.__name__: f for f in (equal, busy, damaged, one_fails)}[sys.argv[3]](
-        Path(sys.argv[1]), Path(sys.argv[2])
-    )
-    sys.stdout.write(f"RANK {COMM.rank}: {line}\n")
+    main()

@@ -1,7 +1,8 @@
 """Train the same trials with every way to share a model among ranks; print what came out as JSON.
 
-Run as ``python parallel_ranks.py WORLDS CASE...``, such as ``1,2 painn``. Like ``ranks.py``,
-this process only imports and forks; the ranks train one trial after the other in one group.
+Run as ``python parallel_ranks.py TRIALS``, such as ``{"1": {"painn": ["one"]}, "2": {"painn":
+["ddp"]}}``: strategies by number of ranks and case. Like ``ranks.py``, this process only imports
+and forks; the ranks train one trial after the other in one group.
 """
 
 import json
@@ -16,12 +17,10 @@ from forking import fork_ranks
 from ranks import config, random_columns
 
 from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.training import checkpoint, evaluate, sharded
+from hydragnn_hpo.training import checkpoint, evaluate
 from hydragnn_hpo.training.ddp import join_ranks
 from hydragnn_hpo.training.parallel import local_part
 from hydragnn_hpo.training.trainer import Trainer, build_model
-
-assert sharded  # imported once, before the ranks are forked
 
 BATCH, EPOCHS = 16, 2
 """50 graphs in four steps, the last with 2: at 4 ranks some shares are empty."""
@@ -53,19 +52,28 @@ STRATEGIES = {
 }
 """By number of ranks."""
 
-QUICK = ("one", "ddp", "full")
-
 CASES = {
-    "quick": ("gin", 1, ()),
     "painn": ("painn", 3, ()),
     "forces": ("painn", 1, ("forces",)),
     "pieces": ("schnet", 3, ("forces",)),
     "frozen": ("schnet", 1, ("frozen",)),
 }
-"""Conv, pieces of a step, and what else: forces are learned too, or the trunk is not."""
+"""Conv, pieces of a step, and what else: forces are learned too, or the trunk is not. All are
+trained with AdamW, and clipped."""
+
+PLAIN = {"weight_decay": 0.05, "schedule": "plateau", "plateau_epochs": 1}
+OPTIMIZERS = {
+    **{name: PLAIN | {"optimizer": name} for name in ("adam", "sgd", "lamb", "muon")},
+    "bf16": PLAIN | {"optimizer": "sgd", "precision": "bf16"},
+}
+"""How painn is trained in the other cases."""
 
 
 def trial(case, parallel, folder):
+    if case in OPTIMIZERS:
+        made = config("painn", BATCH, EPOCHS, "fp64").model_dump()
+        made["training"] |= OPTIMIZERS[case]
+        return TrialConfig.model_validate(made | {"parallel": parallel})
     conv, pieces, more = CASES[case]
     made = config(conv, BATCH, EPOCHS, "fp64").model_dump()
     made["model"] |= {"features": 8}
@@ -84,8 +92,8 @@ def trial(case, parallel, folder):
 
 def train(made, graphs, ranks):
     epochs = []
-    told = lambda kind, **values: epochs.append(values) if kind == "epoch" else None  # noqa: E731
-    trainer = Trainer(made, graphs, ranks, told)
+    note = lambda kind, **values: epochs.append(values) if kind == "epoch" else None  # noqa: E731
+    trainer = Trainer(made, graphs, ranks, note)
     trainer.run(EPOCHS, lambda: "go")
     last = trainer.net.full_state()
     trainer.load_best_weights()
@@ -108,27 +116,26 @@ def run(world, cases, out):
     torch.set_num_threads(1)
     evaluate.EDGES_PER_BATCH = FEW_EDGES
     ranks, graphs = join_ranks(), random_columns()
-    found = {}
-    for case in cases:
-        found[case] = {
-            name: train(trial(case, parallel, out.parent), graphs, ranks)
-            for name, parallel in STRATEGIES[world].items()
-            if case != "quick" or name in QUICK
+    results = {
+        case: {
+            way: train(trial(case, STRATEGIES[world][way], out.parent), graphs, ranks)
+            for way in ways
         }
+        for case, ways in cases.items()
+    }
     if ranks.first:
-        out.write_text(json.dumps(found))
+        out.write_text(json.dumps(results))
     ranks.barrier()
 
 
 def main():
-    worlds, *cases = sys.argv[1:]
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for world in map(int, worlds.split(",")):
+        for world, cases in json.loads(sys.argv[1]).items():
             out = Path(folder) / f"{world}.json"
-            fork_ranks(world, partial(run, world, cases, out))
-            found[world] = json.loads(out.read_text())
-    print(json.dumps(found))
+            fork_ranks(int(world), partial(run, int(world), cases, out))
+            results[world] = json.loads(out.read_text())
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def train(out, conv, batch, epochs, way):
     trainer.load_best_weights()
     predictions = evaluate.predict_split(trainer.model, trainer.feed, trainer.val)
     if ranks.first:
-        found = {
+        result = {
             "objective": trainer.progress.best_objective,
             "val_mae": trainer.progress.best_val,
             "steps": trainer.progress.step,
@@ -162,19 +162,19 @@ def train(out, conv, batch, epochs, way):
                 [p.detach().flatten() for p in trainer.model.parameters()]
             ).tolist(),
         }
-        out.write_text(json.dumps(found))
+        out.write_text(json.dumps(result))
     ranks.barrier()
 
 
 def trained(batch, epochs, conv, way):
     """Give what each number of ranks ends with, by that number."""
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
         for world in (1, 2, 3, 4) if (conv, way) == ("schnet", "graphs") else (1, 3):
             out = Path(folder) / f"{world}.json"
             fork_ranks(world, partial(train, out, conv, batch, epochs, way))
-            found[world] = json.loads(out.read_text())
-    return found
+            results[world] = json.loads(out.read_text())
+    return results
 
 
 def main():

@@ -31,6 +31,7 @@ import torch.distributed.fsdp  # noqa: F401
 from hydragnn_hpo.launching.job import PRELOAD
 from hydragnn_hpo.training import checkpoint_saver, ddp, sharded, trial
 from hydragnn_hpo.training.stepper import Stepper
+from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.walltime import WallTime
 
 DEADLINE = 300.0
@@ -99,11 +100,20 @@ def killed_writing(step):
 
 
 def killed_calling(name):
-    """Let this process be killed where it first calls a function, such as ``trial.load_trial``."""
+    """Let this process be killed where it first calls a function, such as ``trial.load_trial``.
+
+    A checkpoint that a trainer writes in the background is on disk by then.
+    """
     *path, last = name.split(".")
     owner = functools.reduce(getattr, path[1:], importlib.import_module(f"{ROOM}.{path[0]}"))
     assert hasattr(owner, last), name
-    setattr(owner, last, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+
+    def kill(*arguments, **_):
+        if arguments and isinstance(arguments[0], Trainer):
+            arguments[0].saver._background.wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, last, kill)
 
 
 def full_from(step):

@@ -1,7 +1,8 @@
 """Train on two ranks of which one stops or is slow; print how it went as JSON.
 
-Run as ``python stuck_ranks.py WAY FOLDER``: ``file 0``, ``file 1``, ``port 0``, ``port 1`` (how the
-ranks meet, and who stops) or ``slow``. Like ``ranks.py``, this process only imports and forks.
+Run as ``python stuck_ranks.py FOLDER WAY...``: ``file 0``, ``file 1``, ``port 0``, ``port 1`` (how
+the ranks meet, and who stops) or ``slow``, one after the other. Like ``ranks.py``, this process
+only imports and forks.
 """
 
 import json
@@ -101,8 +102,8 @@ def rank_main(rank, way, folder, port):
     train(rank, way, folder)
 
 
-def main():
-    way, folder = sys.argv[1], Path(sys.argv[2])
+def run(way, folder):
+    """Train on two ranks; return how they ended."""
     children, port = [], free_port()
     for rank in range(2):
         child = os.fork()
@@ -114,20 +115,26 @@ def main():
             finally:
                 os._exit(code)
         children.append(child)
-    found = {}
     if way == "slow":
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        found = {"codes": codes, "epochs": json.loads((folder / "epochs.json").read_text())}
-    else:
-        stopped = int(way.split()[1])
-        os.waitpid(children[stopped], os.WUNTRACED)
-        (folder / "stopped").touch()
-        code = os.waitstatus_to_exitcode(os.waitpid(children[1 - stopped], 0)[1])
-        found = {"code": code,
-                 "said": (folder / f"{1 - stopped}.log").read_text()}  # fmt: skip
-        os.kill(children[stopped], signal.SIGKILL)
-        os.waitpid(children[stopped], 0)
-    print(json.dumps(found))
+        return {"codes": codes, "epochs": json.loads((folder / "epochs.json").read_text())}
+    stopped = int(way.split()[1])
+    os.waitpid(children[stopped], os.WUNTRACED)
+    (folder / "stopped").touch()
+    code = os.waitstatus_to_exitcode(os.waitpid(children[1 - stopped], 0)[1])
+    os.kill(children[stopped], signal.SIGKILL)
+    os.waitpid(children[stopped], 0)
+    return {"code": code, "log": (folder / f"{1 - stopped}.log").read_text()}
+
+
+def main():
+    folder, *ways = sys.argv[1:]
+    results = {}
+    for way in ways:
+        place = Path(folder) / way
+        place.mkdir()
+        results[way] = run(way, place)
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -108,7 +108,9 @@ def mpi(two_files: SimpleNamespace, ranks: int, of_host: str) -> list[str]:
 
 @needs_mpi
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "of_host", "parts"), [(2, "", 1), (3, "2", 2)])
+@pytest.mark.parametrize(
+    ("ranks", "of_host", "parts"), [pytest.param(2, "", 1, marks=pytest.mark.stress), (3, "2", 2)]
+)
 def test_ranks_build_the_same_store(two_files, ranks: int, of_host: str, parts: int) -> None:
     # The ranks read different files at the same time: ASE would have them read one together.
     said = mpi(two_files, ranks, of_host)
@@ -131,7 +133,7 @@ def test_an_error_on_one_rank_ends_all_with_its_sentence(two_files) -> None:
 
 
 @needs_mpi
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("card", "code", "says"),
     [
@@ -204,7 +206,9 @@ def converted_when_resumed(started: SimpleNamespace, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.stress)]
+)
 def test_a_build_goes_on_after(
     started, ending: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +229,7 @@ def test_a_build_goes_on_after(
     assert_same_store(started.out, started.out.with_name("fresh.bp"))
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("moment", [0.0, 0.5, 1.0])
 def test_a_build_that_is_killed_at_any_moment_is_finished_by_the_next(hpo, moment: float) -> None:
     card, out = hpo.card(hpo.molecules(400)), hpo.folder / "out.bp"
@@ -273,7 +277,7 @@ def test_the_command_goes_on_and_says_so(hpo) -> None:
     _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
     assert spoken(said) == ["finished parts stay in .tiny.bp.work: run the same command to resume"]
-    done = hpo("dataset", "build", card)
+    done = hpo.here("dataset", "build", card)
     assert done.code == 0, done.err
     there = "resuming an earlier build: 2048 of 3000 structures are there"
     assert spoken(done.err) == [there]

@@ -2,9 +2,9 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,87 +23,95 @@ pytestmark = [
         reason="needs mpi4py and mpiexec: pip install 'hydragnn-hpo[mpi]'.",
     ),
 ]
-Ranks = Callable[..., list[str]]
 
 
-@pytest.fixture
-def ranks(many_windows: Path, tmp_path: Path) -> Ranks:
-    """Run ranks; give what each said, in order, without its number."""
-
-    def run(what: str, number: int, per_host: int | str, store: Path = many_windows) -> list[str]:
-        env = {
-            **os.environ,
-            "HYDRAGNN_HPO_RANKS_PER_HOST": str(per_host),
-            "PYTHONPATH": str(PROGRAM.parents[1]),
-        }
-        command = [MPIEXEC, "-n", str(number), sys.executable, "-m", "mpi4py", PROGRAM]
-        done = subprocess.run(
-            [*map(str, command), str(store), str(tmp_path), what],
-            capture_output=True,
-            text=True,
-            timeout=800,
-            env=env,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        # Ranks may write into each other's lines, but never within one write of theirs.
-        said = dict(
-            piece.split(": ", maxsplit=1)
-            for piece in done.stdout.replace("RANK ", "\nRANK ").splitlines()
-            if piece
-        )
-        return [said[f"RANK {rank}"] for rank in range(number)]
-
-    return run
+def run(folder: Path, number: int, per_host: int | str, *requests: str) -> list[list[str]]:
+    """Run ranks; return what each printed, without its number, for each request."""
+    env = {
+        **os.environ,
+        "HYDRAGNN_HPO_RANKS_PER_HOST": str(per_host),
+        "PYTHONPATH": str(PROGRAM.parents[1]),
+    }
+    command = [MPIEXEC, "-n", str(number), sys.executable, "-m", "mpi4py", PROGRAM, folder]
+    done = subprocess.run(
+        [*map(str, command), *requests],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        env=env,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Ranks may write into each other's lines, but never within one write of theirs.
+    lines: dict[str, list[str]] = {f"RANK {rank}": [] for rank in range(number)}
+    for piece in done.stdout.replace("RANK ", "\nRANK ").splitlines():
+        if piece:
+            rank, message = piece.split(": ", maxsplit=1)
+            lines[rank].append(message)
+    return [list(each) for each in zip(*lines.values(), strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("number", "per_host", "shares"),
-    [(2, "", [9, 9]), (3, 2, [5, 5, 4])],
-)
-def test_every_rank_takes_what_columns_take(
-    ranks: Ranks, number: int, per_host: int, shares: list[int]
+def assert_shares(printed: list[str], shares: list[int], *, hosts: int) -> None:
+    lines = [line.split(", ") for line in printed]
+    assert {line[0] for line in lines} == {f"{hosts} hosts"}
+    assert [int(line[1].split()[0]) for line in lines] == shares
+
+
+def test_ranks_of_two_hosts_take_what_columns_take_and_fail_as_one(
+    many_windows: Path, tmp_path: Path
 ) -> None:
-    hosts = -(-number // int(per_host or number))
-    said = [line.split(", ") for line in ranks("equal", number, per_host)]
-    assert {line[0] for line in said} == {f"{hosts} hosts"}
-    assert [int(line[1].split()[0]) for line in said] == shares
+    """Also where an owner is busy, where a store is damaged, and where the next try may do."""
+    cut, no_store = tmp_path / "cut.bp", tmp_path / "no_store.bp"
+    shutil.copytree(many_windows, cut)
+    os.truncate(cut / "part-00001.bp" / "data.0", 100)
+    shutil.copytree(many_windows, no_store)
+    (no_store / "index.json").unlink()
+
+    equal, busy, damaged, missing, failed = run(
+        tmp_path,
+        3,
+        2,
+        f"equal={many_windows}",
+        f"busy={many_windows}",
+        f"refuse={cut}",
+        f"refuse={no_store}",
+        f"fail_on_one={many_windows}",
+    )
+
+    assert_shares(equal, [5, 5, 4], hosts=2)
+    assert busy == ["fine"] * 3
+    (message,) = set(damaged)
+    file = cut / "part-00001.bp" / "data.0"
+    assert message.startswith(f"DataError: {file}: has 100 bytes instead of")
+    (message,) = set(missing)
+    assert message.startswith("DataError")
+    assert "is not a graph store" in message
+    bug = "JobError: rank 2: ZeroDivisionError('oh')"
+    assert failed == [f"DataError: part 7 is bad. | {bug}"] * 3
 
 
+@pytest.mark.stress
+def test_ranks_of_one_host_take_what_columns_take(many_windows: Path, tmp_path: Path) -> None:
+    (printed,) = run(tmp_path, 2, "", f"equal={many_windows}")
+    assert_shares(printed, [9, 9], hosts=1)
+
+
+@pytest.mark.stress
 def test_of_more_hosts_than_windows_some_hold_nothing(
-    ranks: Ranks, random_columns: Columns, tmp_path: Path
+    random_columns: Columns, tmp_path: Path
 ) -> None:
     levels = random_columns.levels
     targets = {name: TargetConfig(level=levels[name], unit="eV") for name in levels}
     card = CardConfig(name="random", files=(FileConfig(path="none"),), targets=targets)
     stats = {"cutoff": 4.0, "targets": {name: {"level": level} for name, level in levels.items()}}
     write_store(tmp_path / "few.bp", [random_columns], stats, card, window=30)
-    said = [line.split(", ") for line in ranks("equal", 3, 1, tmp_path / "few.bp")]
-    assert sorted(line[1] for line in said) == ["0 windows", "1 windows", "1 windows"]
+    (printed,) = run(tmp_path, 3, 1, f"equal={tmp_path / 'few.bp'}")
+    lines = [line.split(", ") for line in printed]
+    assert sorted(line[1] for line in lines) == ["0 windows", "1 windows", "1 windows"]
 
 
-def test_a_busy_owner_holds_nobody_up(ranks: Ranks) -> None:
-    assert ranks("busy", 2, 1) == ["fine"] * 2
-
-
-def test_a_damaged_store_is_one_sentence_on_every_rank(ranks: Ranks, many_windows: Path) -> None:
-    file = many_windows / "part-00001.bp" / "data.0"
-    os.truncate(file, 100)
-    (said,) = set(ranks("damaged", 2, 1))
-    assert said.startswith(f"DataError: {file}: has 100 bytes instead of")
-    (many_windows / "index.json").unlink()
-    (said,) = set(ranks("damaged", 2, 1))
-    assert said.startswith("DataError")
-    assert "is not a graph store" in said
-
-
-def test_a_failure_on_one_rank_is_one_on_all_and_the_next_try_may_do(ranks: Ranks) -> None:
-    bad = "DataError: part 7 is bad."
-    bug = "JobError: rank 2: ZeroDivisionError('oh')"
-    assert ranks("one_fails", 3, 1) == [f"{bad} | {bug}"] * 3
-
-
-def test_a_senseless_number_of_ranks_is_refused_by_all(ranks: Ranks) -> None:
-    (said,) = set(ranks("damaged", 2, "two"))
+def test_a_senseless_number_of_ranks_is_refused_by_all(many_windows: Path, tmp_path: Path) -> None:
+    (printed,) = run(tmp_path, 2, "two", f"refuse={many_windows}")
+    (message,) = set(printed)
     expected = "HYDRAGNN_HPO_RANKS_PER_HOST is 'two'; set it to a positive number of ranks."
-    assert said == f"ConfigError: {expected}"
+    assert message == f"ConfigError: {expected}"

@@ -98,7 +98,7 @@ def test_a_run_of_another_format_is_refused_in_a_sentence(
 ) -> None:
     says = change(run)
     before = (run / "events.jsonl").read_bytes()
-    done = hpo("run", "run/campaign.toml", "--run", "run")
+    done = hpo.here("run", "run/campaign.toml", "--run", "run")
     assert done.code == (1 if change is other_journal else 2)
     assert "Traceback" not in done.err
     assert says in done.err

@@ -79,7 +79,7 @@ def test_no_golden_is_left_over() -> None:
     assert set(GOLDEN) == set(CASES)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_two_ranks_train_to_the_golden_weights(stores: Path) -> None:
     trial = stores / "two-ranks"
     trial.mkdir()

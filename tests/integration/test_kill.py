@@ -31,8 +31,14 @@ def long_campaign(hpo, **search):
 
 def results(run):
     """Give every result that is there: its bytes and the time it was written."""
-    found = run.glob("trials/*/attempts/*/result.json")
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+    paths = run.glob("trials/*/attempts/*/result.json")
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
+
+
+def ready_records(metrics):
+    """Return the records that an attempt wrote when it was ready to train."""
+    records = map(json.loads, metrics.read_text().splitlines())
+    return [record for record in records if record["record"] == "ready"]
 
 
 def rows_of(board):
@@ -54,16 +60,35 @@ def is_kept(hpo, run, before, board):
 
 
 @pytest.mark.slow
-def test_a_controller_that_is_killed_or_interrupted_leaves_nothing_and_run_goes_on(hpo):
-    campaign, run = long_campaign(hpo, trials=6), hpo.folder / "run"
+def test_a_controller_that_is_killed_leaves_nothing_and_run_goes_on(hpo):
+    campaign, run = long_campaign(hpo, trials=4, finalists=2), hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
-    with hpo.held(run, ended=2):
+    with hpo.held(run, ended=2) as now:
         controller.kill()
         controller.wait()
     nothing_left(hpo, run)
     before, board = results(run), rows_of(hpo.json("leaderboard", run))
     assert len(before) >= 2
     assert board
+
+    done = hpo("run", campaign, "--run", run)
+
+    assert done.code == 0, done.err
+    is_kept(hpo, run, before, board)
+    assert len(rows_of(hpo.json("leaderboard", run))) == 4
+    assert (run / "ensemble.zip").exists()
+    lost = [e["trial"] for e in hpo.events(run, "ended") if e["reason"] == "host_lost"]
+    assert now.trial in lost, "what ran when the controller died was interrupted"
+    assert not set(lost) & set(board)
+    assert {event["epoch"] for event in hpo.events(run)} == {1, 2}
+    assert not list(run.rglob(".*")), "no temporary file is left"
+    last = max((run / "trials" / now.trial / "attempts").glob("*/metrics.jsonl"))
+    assert [record["resumed"] for record in ready_records(last)] == [True]
+
+
+@pytest.mark.stress
+def test_a_trial_of_an_interrupted_controller_goes_on_where_it_was(hpo):
+    campaign, run = long_campaign(hpo), hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
     with hpo.held(run) as now:
         trial = now.trial
@@ -75,30 +100,20 @@ def test_a_controller_that_is_killed_or_interrupted_leaves_nothing_and_run_goes_
     assert "paused" in err
     assert "Traceback" not in err
     nothing_left(hpo, run)
-    is_kept(hpo, run, before, board)
     *_, end = [e for e in hpo.events(run, "ended") if e["trial"] == trial]
-    assert (end["outcome"], end["epoch"]) == ("interrupted", 2)
+    assert (end["outcome"], end["epoch"]) == ("interrupted", 1)
     assert (run / "trials" / trial / "checkpoints" / "last.safetensors").exists()
     reached = max(e["reached"] for e in hpo.events(run, "checkpoint") if e["trial"] == trial)
 
     done = hpo("run", campaign, "--run", run)
 
     assert done.code == 0, done.err
-    is_kept(hpo, run, before, board)
-    assert len(rows_of(hpo.json("leaderboard", run))) == 6
-    assert (run / "ensemble.zip").exists()
-    lost = [e["trial"] for e in hpo.events(run, "ended") if e["reason"] == "host_lost"]
-    assert lost, "what ran when the controller died was interrupted"
-    assert not set(lost) & set(board)
-    assert {event["epoch"] for event in hpo.events(run)} == {1, 2, 3}
-    assert not list(run.rglob(".*")), "no temporary file is left"
     last = max((run / "trials" / trial / "attempts").glob("*/metrics.jsonl"))
-    records = map(json.loads, last.read_text().splitlines())
-    ready = [record for record in records if record["record"] == "ready"]
+    ready = ready_records(last)
     assert [record["reached"] for record in ready] == [reached], "nothing was trained twice"
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_the_run_outlives_a_rank_a_zygote_and_an_agent(hpo):
     campaign, run = long_campaign(hpo, trials=6), hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
@@ -125,8 +140,7 @@ def test_the_run_outlives_a_rank_a_zygote_and_an_agent(hpo):
     for trial in set(interrupted):
         starts = sorted((run / "trials" / trial / "attempts").glob("*/metrics.jsonl"))
         assert len(starts) > 1
-        records = [json.loads(line) for line in starts[-1].read_text().splitlines()]
-        assert [r["resumed"] for r in records if r["record"] == "ready"] == [True]
+        assert [record["resumed"] for record in ready_records(starts[-1])] == [True]
     nothing_left(hpo, run)
 
 
@@ -186,7 +200,7 @@ def weights(trial: Path):
     return load_file(trial / "checkpoints" / "best.safetensors")
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_trial_by_hand_that_is_asked_to_end_goes_on_and_equals_an_unbroken_one(hpo):
     """Of a campaign, and killed: ``test_resume.py``."""
     hpo.store()
@@ -212,8 +226,7 @@ def test_a_trial_by_hand_that_is_asked_to_end_goes_on_and_equals_an_unbroken_one
     assert not (cut / "attempts" / "001" / "result.json").exists(), "it ended too late"
     done = hpo("trial", cut)
     assert done.code == 0, done.err
-    again = (cut / "attempts" / "002" / "metrics.jsonl").read_text().splitlines()
-    [ready] = [record for record in map(json.loads, again) if record["record"] == "ready"]
+    [ready] = ready_records(cut / "attempts" / "002" / "metrics.jsonl")
     before = map(json.loads, metrics.read_text().splitlines())
     assert ready["step"] >= max(r["step"] for r in before if r["record"] == "checkpoint") >= 3
     one, two = (

@@ -58,31 +58,31 @@ def kill_somewhere(hpo, run, controller, moments):
     controller.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_ten_kills_lose_nothing_and_repeat_nothing(hpo):
     campaign, run = fake_campaign(hpo, trials=TRIALS, seconds=0.15, finalists=4), hpo.folder / "run"
     moments, known = random.Random(5), {}
     for _ in range(KILLS):
         kill_somewhere(hpo, run, hpo.start("run", campaign, "--run", run), moments)
         hpo.wait_for(lambda: not hpo.strays(run), "the last process to go")
-        found = results(run)
-        assert {path: found.get(path) for path in known} == known, "a result was lost or changed"
-        known = found
+        now = results(run)
+        assert {path: now.get(path) for path in known} == known, "a result was lost or changed"
+        known = now
         hpo.events(run)
     assert known, "no trial came to its end between the kills"
     (hpo.folder / "open").touch()
     done = hpo("run", campaign, "--run", run)
     assert done.code == 0, done.err
-    found = results(run)
-    assert {path: found.get(path) for path in known} == known, "a result was lost or changed"
-    trained = [(path.parts[-4], json.loads(content)["epochs"]) for path, content in found.items()]
+    now = results(run)
+    assert {path: now.get(path) for path in known} == known, "a result was lost or changed"
+    trained = [(path.parts[-4], json.loads(content)["epochs"]) for path, content in now.items()]
     assert max(Counter(trained).values()) == 1, "a trial was trained twice to the same rung"
     board = hpo.json("leaderboard", run, "--top", "100")["trials"]
     assert len(board) == TRIALS
     assert all(row["objective"] is not None for row in board)
     ended = [e for e in hpo.events(run, "ended") if e["outcome"] == "stopped"]
     assert Counter(e["trial"] for e in ended) == Counter(trial for trial, _ in trained)
-    for path, content in found.items():
+    for path, content in now.items():
         row = next(row for row in board if row["trial"] == path.parts[-4])
         result = json.loads(content)
         assert result["epochs"] < row["epochs"] or result["objective"] == row["objective"]

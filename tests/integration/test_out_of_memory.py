@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ase import Atoms
+from ase.io import write
 from safetensors.numpy import load_file
 
 from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.config.trial_config import HALVED, PEER_LOST
+from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.metrics_log import read_records
 
 pytestmark = pytest.mark.slow
@@ -52,14 +54,6 @@ def farthest(one, other):
     return max(float(np.abs(one[name] - other[name]).max(initial=0.0)) for name in one)
 
 
-def run(folder, *cases):
-    """Run cases of ``crowded_ranks.py`` on the trials in a folder, from one warm process."""
-    command = [sys.executable, Path(__file__).parent / "crowded_ranks.py", folder, *cases]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout), done.stderr
-
-
 def result_of(trial, attempt=1):
     return json.loads((trial / "attempts" / f"{attempt:03d}" / "result.json").read_text())
 
@@ -69,25 +63,11 @@ def memory_of(trial, attempt=1):
     return [r for r in records if r["record"] == "memory"]
 
 
-def test_a_trial_outlives_a_real_lack_of_memory(hpo):
-    """The system refuses memory: nothing in this process is pretended."""
-    done = hpo.here("dataset", "build", hpo.card(clusters(100)))
-    assert done.code == 0, done.err
-    training = {"precision": "fp64", "global_batch": 60, "epochs": 2, "micro_batches": 1}
-    trials = [hpo.trial(name, model=LARGE, training=training) for name in ("free", "tight")]
-    codes, said = run(hpo.folder, "free:1:none:0", f"tight:1:limit:{LIMIT}")
-    assert list(codes.values()) == [[0], [0]], said
-    free, tight = (result_of(trial) for trial in trials)
-    assert free["status"] == tight["status"] == "completed"
-    assert free["micro_batches"] == 1
-    assert tight["micro_batches"] > 1
-    assert tight["peak_bytes"] < free["peak_bytes"]
-    assert len(memory_of(trials[1])) > 1
-    assert 0 < farthest(*trials) < 1e-12
-
-
-REDONE = ("forward-first", "backward-first", "forward-last")
+REDONE = ("backward-first", "forward-last")
 """Where memory runs out while nothing of the step has been sent."""
+
+REAL = ("free:1:none:0", f"tight:1:limit:{LIMIT}")
+"""Trials on one rank; to the second the system refuses memory: nothing there is pretended."""
 
 CASES = (
     "whole:2:none:0",
@@ -103,31 +83,74 @@ AGAIN = ("copied:2:none:0", "sharded:2:none:0")
 """Second attempts."""
 
 
+def build_large_store(folder):
+    """Build a store of clusters; return its path."""
+    write(folder / "large.extxyz", clusters(100), format="extxyz")
+    card = {
+        "name": "large",
+        "files": [{"path": "large.extxyz"}],
+        "targets": {
+            "energy_like": {"level": "graph", "unit": "eV"},
+            "charge_like": {"level": "node", "unit": "e"},
+        },
+        "graphs": {"cutoff": 4.0},
+        "split": {"group": "structure"},
+    }
+    (folder / "large.toml").write_text(to_toml(card))
+    build_store(folder / "large.toml", folder / "large.bp")
+    return folder / "large.bp"
+
+
+def write_trial(folder, name, **values):
+    (folder / name).mkdir()
+    heads = {"heads": {"energy_like": {}, "charge_like": {}}}
+    (folder / name / "trial.toml").write_text(to_toml(heads | values))
+
+
 @pytest.fixture(scope="module")
 def trials(tiny_store, tmp_path_factory):
     """Run all cases in one go; gives folder, exit codes by trial, and what was logged."""
     folder = tmp_path_factory.mktemp("crowded")
+    large = build_large_store(folder)
+    for case in REAL:
+        write_trial(
+            folder, case.split(":")[0], data={"store": str(large)}, model=LARGE,
+            training={"precision": "fp64", "global_batch": 60, "epochs": 2, "micro_batches": 1},
+        )  # fmt: skip
     for case in CASES:
         name = case.split(":")[0]
         small = {"precision": "fp64", "global_batch": 12, "epochs": 2, "checkpoint_seconds": 0.0}
         fitted = name.startswith("fitted")
-        values = {
-            "data": {"store": str(tiny_store)},
-            "model": SMALL | ({"features": 48, "layers": 3} if fitted else {}),
-            "heads": {"energy_like": {}, "charge_like": {}},
-            "training": small | ({} if fitted else {"micro_batches": 2}),
-            "parallel": {"shard": "full" if name.endswith("sharded") else "none"},
-        }
-        (folder / name).mkdir()
-        (folder / name / "trial.toml").write_text(to_toml(values))
-    codes, said = run(folder, *CASES, *AGAIN)
-    return folder, codes, said
+        write_trial(
+            folder, name, data={"store": str(tiny_store)},
+            model=SMALL | ({"features": 48, "layers": 3} if fitted else {}),
+            training=small | ({} if fitted else {"micro_batches": 2}),
+            parallel={"shard": "full" if name.endswith("sharded") else "none"},
+        )  # fmt: skip
+    command = [sys.executable, Path(__file__).parent / "crowded_ranks.py", folder]
+    done = subprocess.run(
+        [*command, *REAL, *CASES, *AGAIN], capture_output=True, text=True, timeout=800, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout), done.stderr
+
+
+def test_a_trial_outlives_a_real_lack_of_memory(trials):
+    folder, codes, log = trials
+    assert [codes[case] for case in REAL] == [[0], [0]], log
+    free, tight = (result_of(folder / name) for name in ("free", "tight"))
+    assert free["status"] == tight["status"] == "completed"
+    assert free["micro_batches"] == 1
+    assert tight["micro_batches"] > 1
+    assert tight["peak_bytes"] < free["peak_bytes"]
+    assert len(memory_of(folder / "tight")) > 1
+    assert 0 < farthest(folder / "free", folder / "tight") < 1e-12
 
 
 @pytest.mark.parametrize("phase", REDONE)
 def test_what_has_not_been_sent_is_taken_again(trials, phase):
-    folder, codes, said = trials
-    assert codes["whole:2:none:0"] == codes[f"{phase}:2:{phase}:0"] == [0, 0], said
+    folder, codes, log = trials
+    assert codes["whole:2:none:0"] == codes[f"{phase}:2:{phase}:0"] == [0, 0], log
     assert result_of(folder / "whole")["micro_batches"] == 2
     assert result_of(folder / phase)["micro_batches"] == 4, "of rank 1"
     assert 0 < farthest(folder / "whole", folder / phase) < 1e-12
@@ -135,27 +158,27 @@ def test_what_has_not_been_sent_is_taken_again(trials, phase):
 
 @pytest.mark.parametrize("name", ["copied", "sharded"])
 def test_what_has_been_sent_is_taken_again_from_a_checkpoint(trials, name):
-    folder, codes, said = trials
+    folder, codes, log = trials
     trial = folder / name
     (first,) = (case for case in CASES if case.startswith(f"{name}:"))
-    assert codes[first] == [PEER_LOST, HALVED], said
+    assert codes[first] == [PEER_LOST, HALVED], log
     kept = json.loads((trial / "checkpoints" / "micro.json").read_text())
     assert kept == {"pieces": 4, "shares": 2}
     assert not (trial / "attempts" / "001" / "result.json").exists()
-    assert codes[f"{name}:2:none:0"] == [0, 0], said
+    assert codes[f"{name}:2:none:0"] == [0, 0], log
     one, other = result_of(folder / "whole"), result_of(trial, 2)
     assert other["micro_batches"] == 4
     assert other["objective"] == pytest.approx(one["objective"], rel=1e-11)
 
 
 def test_ranks_agree_on_what_fits(trials):
-    folder, codes, said = trials
-    found = []
+    folder, codes, log = trials
+    results = []
     for name in ("fitted-copied", "fitted-sharded"):
-        assert codes[f"{name}:2:fit:8"] == [0, 0], said
-        [told] = memory_of(folder / name)
-        assert told["limit_bytes"] == 8 * 2**20
-        assert told["probed_bytes"] > 0
-        found.append(result_of(folder / name))
-        assert found[-1]["micro_batches"] == told["pieces"] > 1
-    assert found[0]["objective"] == pytest.approx(found[1]["objective"], rel=1e-11)
+        assert codes[f"{name}:2:fit:8"] == [0, 0], log
+        [memory] = memory_of(folder / name)
+        assert memory["limit_bytes"] == 8 * 2**20
+        assert memory["probed_bytes"] > 0
+        results.append(result_of(folder / name))
+        assert results[-1]["micro_batches"] == memory["pieces"] > 1
+    assert results[0]["objective"] == pytest.approx(results[1]["objective"], rel=1e-11)

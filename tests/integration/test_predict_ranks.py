@@ -66,6 +66,7 @@ def test_ranks_of_a_backend(screened, tmp_path):
     judge(screened, tmp_path, run([*COMMAND, *screened.arguments, *asked], tmp_path))
 
 
+@pytest.mark.stress
 @NO_MPI
 def test_ranks_of_mpiexec(screened, tmp_path):
     asked = ["--out", "many.jsonl"]
@@ -73,6 +74,7 @@ def test_ranks_of_mpiexec(screened, tmp_path):
     judge(screened, tmp_path, run(command, tmp_path))
 
 
+@pytest.mark.stress
 @NO_SLURM
 def test_ranks_of_a_step_of_slurm(screened, tmp_path, slurm):
     """Two hosts: by hand with srun, then by agents that the command starts."""

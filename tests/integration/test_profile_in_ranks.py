@@ -176,7 +176,7 @@ agents = ["--comment=of-the-profile"]
 """
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_ranks_of_two_hosts_of_a_real_slurm_find_what_the_profile_says(
     stage, tmp_path, slurm, monkeypatch
 ):
@@ -192,7 +192,6 @@ def test_ranks_of_two_hosts_of_a_real_slurm_find_what_the_profile_says(
     seen = [each["environment"] for each in stage.look(*backend.slots)]
 
     found = seen[0]
-
     assert (found["NCCL_NET"], found["WORLD_SIZE"], found["LOCAL_WORLD_SIZE"]) == ("OFI", "2", "1")
     assert (found["MASTER_ADDR"], found["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "lo")
     assert "SLURM_PROCID" not in found, "an agent's number is no rank's"

@@ -95,7 +95,7 @@ MOMENTS = [
     "sixth window",
     "renaming",
     *(
-        pytest.param(moment, marks=pytest.mark.slow)
+        pytest.param(moment, marks=pytest.mark.stress)
         for moment in ("reserving", "manifest", "mapping")
     ),
 ]

@@ -14,10 +14,12 @@ SLOWER = 0.4
 """As ``stuck_ranks.py`` has it."""
 
 
-def train(way, folder):
-    script = Path(__file__).parent / "stuck_ranks.py"
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """How the ranks of each way ended: all are forked by one process that has imported."""
+    folder, script = tmp_path_factory.mktemp("stuck"), Path(__file__).parent / "stuck_ranks.py"
     done = subprocess.run(
-        [sys.executable, str(script), way, str(folder)],
+        [sys.executable, str(script), str(folder), "file 0", "port 1", "port 0", "slow"],
         capture_output=True, text=True, timeout=800, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -26,25 +28,24 @@ def train(way, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["file 0", "port 1"])
-def test_a_stopped_rank_is_named(way, tmp_path):
-    found, stopped = train(way, tmp_path), int(way[-1])
-    assert found["code"] == STALE, found["said"]
-    assert f"rank {stopped} is at step 3 (data) for " in found["said"]
-    assert f"; rank {1 - stopped} waits at step 3 (backward); ending with code 7." in found["said"]
+def test_a_stopped_rank_is_named(way, results):
+    result, stopped = results[way], int(way[-1])
+    assert result["code"] == STALE, result["log"]
+    assert f"rank {stopped} is at step 3 (data) for " in result["log"]
+    assert f"; rank {1 - stopped} waits at step 3 (backward); ending with code 7." in result["log"]
 
 
 @pytest.mark.slow
-def test_where_the_stopped_rank_keeps_the_marks_it_is_named_too(tmp_path):
-    found = train("port 0", tmp_path)
-    assert found["code"] == STALE, found["said"]
-    assert "rank 0, which keeps the marks of all, does not answer" in found["said"]
+def test_where_the_stopped_rank_keeps_the_marks_it_is_named_too(results):
+    result = results["port 0"]
+    assert result["code"] == STALE, result["log"]
+    assert "rank 0, which keeps the marks of all, does not answer" in result["log"]
 
 
 @pytest.mark.slow
-def test_epochs_say_which_rank_was_slow(tmp_path):
-    found = train("slow", tmp_path)
-    assert found["codes"] == [0, 0]
-    epochs = found["epochs"]
+def test_epochs_say_which_rank_was_slow(results):
+    assert results["slow"]["codes"] == [0, 0]
+    epochs = results["slow"]["epochs"]
     four_steps = 4 * SLOWER / 2  # of rank 1, as a mean of two ranks
     assert min(epoch["data_seconds"] for epoch in epochs) >= four_steps
     # The tests' own host may hold rank 0 up in one epoch.
@@ -53,7 +54,7 @@ def test_epochs_say_which_rank_was_slow(tmp_path):
     assert sum(epoch["exposed_seconds"] for epoch in epochs) > four_steps, "rank 0 waits"
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_two_ranks_measure_their_feeding_and_leave_nothing(hpo):
     hpo.store()
     hpo.trial()
@@ -64,27 +65,32 @@ def test_two_ranks_measure_their_feeding_and_leave_nothing(hpo):
     command = ("trial", "trial", "--io", "real", "--json")
     with guard:
         ranks = [hpo.start(*command, RANK=str(n), LOCAL_RANK=str(n), **meeting) for n in range(2)]
-        said = [rank.communicate(timeout=400)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=400)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    found = json.loads(said[0])
-    assert found["ranks"] == 2
-    assert set(found["seconds"]) == {"real", "cached", "synthetic"}
-    assert said[1] == "", "rank 0 alone speaks"
+    result = json.loads(outputs[0])
+    assert result["ranks"] == 2
+    assert set(result["seconds"]) == {"real", "cached", "synthetic"}
+    assert outputs[1] == "", "rank 0 alone speaks"
     assert hpo.files_of(hpo.folder) == before
 
 
-@pytest.mark.slow
-def test_a_profile_by_hand_and_its_misuse(hpo):
+def test_misused_options_of_a_trial_by_hand_are_refused(hpo):
     hpo.store()
     hpo.trial(training={"epochs": 2})
-    for words, said in (
+    for words, message in (
         (["--profile-ranks", "1"], "--profile-ranks: 1 is not among the ranks 0 to 0"),
         (["--profile-epochs", "x"], "--profile-epochs: 'x' is no list of numbers"),
         (["--json"], "--json goes with --io"),
     ):
-        hpo.refused("trial", "trial", *words, says=(said,))
+        hpo.refused("trial", "trial", *words, says=(message,))
     assert hpo.here("trial", "trial", "--io", "tape").code == 2
     assert not (hpo.folder / "trial" / "attempts").exists()
+
+
+@pytest.mark.stress
+def test_a_trial_by_hand_is_profiled(hpo):
+    hpo.store()
+    hpo.trial(training={"epochs": 2})
     done = hpo("trial", "trial", "--profile")
     assert done.code == 0, done.err
     assert "operation " in done.err

@@ -35,25 +35,26 @@ def result_of(trial):
 
 
 @by_mpiexec
-def test_ranks_of_mpi_train_what_one_process_trains(hpo):
+@pytest.mark.parametrize("access", [pytest.param("stage", marks=pytest.mark.stress), "distributed"])
+def test_ranks_of_mpi_train_what_one_process_trains(hpo, access):
     hpo.store()
     training = {"training": {"precision": "fp64", "epochs": 2}}
     alone = hpo.trial("alone", **training)
     assert run_by_hand(TrialDir(alone))[0] == 0
     one = load_file(alone / "checkpoints" / "best.safetensors")
-    for access in ("stage", "distributed"):
-        trial = hpo.trial(access, data={"access": access}, **training)
-        command = ("-m", "mpi4py", "-m", "hydragnn_hpo", "trial", trial)
-        done = ranks(hpo, *command, HYDRAGNN_HPO_RANKS_PER_HOST="1")  # each holds a part
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("completed after epoch 2") == 1, "rank 0 alone speaks"
-        assert [path.name for path in (trial / "attempts").iterdir()] == ["001"]
-        two = load_file(trial / "checkpoints" / "best.safetensors")
-        assert one.keys() == two.keys()
-        for name, values in one.items():
-            np.testing.assert_allclose(two[name], values, rtol=0, atol=1e-12)
+    trial = hpo.trial(access, data={"access": access}, **training)
+    command = ("-m", "mpi4py", "-m", "hydragnn_hpo", "trial", trial)
+    done = ranks(hpo, *command, HYDRAGNN_HPO_RANKS_PER_HOST="1")  # each holds a part
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("completed after epoch 2") == 1, "rank 0 alone speaks"
+    assert [path.name for path in (trial / "attempts").iterdir()] == ["001"]
+    two = load_file(trial / "checkpoints" / "best.safetensors")
+    assert one.keys() == two.keys()
+    for name, values in one.items():
+        np.testing.assert_allclose(two[name], values, rtol=0, atol=1e-12)
 
 
+@pytest.mark.stress
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_ranks_of_a_step_of_slurm_find_each_other(hpo, slurm):
     hpo.store()
@@ -82,6 +83,7 @@ trial(Path(sys.argv[1]))
 """
 
 
+@pytest.mark.stress
 @by_mpiexec
 def test_a_rank_that_fails_ends_the_others_at_once(hpo):
     """MPI's farewell is collective: a failed rank that waited there would keep all for minutes."""
@@ -98,5 +100,7 @@ def test_a_store_is_not_spread_over_ranks_that_mpi_does_not_know(hpo):
     code = "import sys, pathlib; from hydragnn_hpo.training.ddp import check_mpi_ranks; "
     code += "check_mpi_ranks(pathlib.Path(sys.argv[1]))"
     done = ranks(hpo, "-c", code, trial / "trial.toml", launcher=(), WORLD_SIZE="2")
-    said = "trial.toml: data.access is 'distributed', but MPI spans 1 of 2 ranks: start them with"
-    assert said in done.stderr
+    message = (
+        "trial.toml: data.access is 'distributed', but MPI spans 1 of 2 ranks: start them with"
+    )
+    assert message in done.stderr
