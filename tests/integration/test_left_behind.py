@@ -68,8 +68,14 @@ def wanted_modes(path: Path, run: Path, umask: int) -> set[int]:
     return {0o700} if path.is_dir() else {0o600}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000], ids="{:03o}".format)
+@pytest.mark.parametrize(
+    "umask",
+    [
+        pytest.param(0o022, marks=pytest.mark.stress, id="022"),
+        pytest.param(0o077, marks=pytest.mark.slow, id="077"),
+        pytest.param(0o000, marks=pytest.mark.stress, id="000"),
+    ],
+)
 def test_results_follow_the_umask_and_secrets_do_not(hpo, umask):
     run_small_campaign(hpo, umask=umask)
     run = hpo.folder / "run"

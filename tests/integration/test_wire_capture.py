@@ -17,8 +17,6 @@ import pytest
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.config.schema import to_toml
 
-pytestmark = pytest.mark.slow
-
 NEW_NETWORK = 0x40000000
 """``CLONE_NEWNET`` of ``unshare``, for the calling thread and what it starts."""
 
@@ -155,7 +153,13 @@ def words_of(value: Any) -> set[bytes]:
     return {str(value).encode()}
 
 
-@pytest.mark.parametrize("make", [command_campaign, training_campaign])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(command_campaign, marks=pytest.mark.slow),
+        pytest.param(training_campaign, marks=pytest.mark.stress),
+    ],
+)
 def test_neither_trials_nor_hyperparameters_go_in_clear(hpo, wire, make):
     run = hpo.folder / "run"
     wire.inside(send_marker)
