@@ -186,8 +186,9 @@ def test_one_slot_and_one_seed_make_one_campaign_and_one_whose_journal_was_cut_g
     }
     campaign = hpo.toml("campaign.toml", values)
 
-    def course(name):
-        run = hpo.folder / name
+    run = hpo.folder / "run"
+
+    def course():
         done = hpo("run", campaign, "--run", run, "--slots", "1")
         assert done.code == 0, done.err
         proposed = [(e["trial"], e["values"]) for e in hpo.events(run, "proposed")]
@@ -195,13 +196,13 @@ def test_one_slot_and_one_seed_make_one_campaign_and_one_whose_journal_was_cut_g
         ended = [{key: e.get(key) for key in keys} for e in hpo.events(run, "ended")]
         return proposed, ended
 
-    first = course("run")
-    assert len(first[0]) == 4
-    run = hpo.folder / "run"
+    proposed, ended = course()
+    assert len(proposed) == 4
     cut_behind(run, "placed")
-    second = course("run")
-    assert second == first
-    names = {name for name, _ in first[0]}
+    proposed_again, (cut, *ended_again) = course()
+    assert (cut["trial"], cut["outcome"]) == ("t0000", "interrupted")
+    assert (proposed_again, ended_again) == (proposed, ended)
+    names = {name for name, _ in proposed}
     assert {path.parent.name for path in run.glob("trials/*/trial.toml")} == names
 
 
