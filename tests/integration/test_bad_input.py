@@ -171,7 +171,7 @@ def small_files(size: int):
 
 
 def test_a_build_on_a_full_disk_leaves_nothing(hpo):
-    card = hpo.card(hpo.molecules(800))
+    card = hpo.card(hpo.molecules(300))
     disk = hpo.folder / "disk"
     disk.mkdir()
     with SmallDisk(disk, "64k"):
@@ -182,7 +182,7 @@ def test_a_build_on_a_full_disk_leaves_nothing(hpo):
 
 @pytest.mark.slow
 def test_a_run_on_a_full_disk_leaves_nothing(hpo):
-    hpo.card(hpo.molecules(800))
+    hpo.card(hpo.molecules(300))
     run = hpo.folder / "run"
     run.mkdir()
     with SmallDisk(run, "96k"):
@@ -220,7 +220,7 @@ def test_a_campaign_that_fills_the_disk_goes_on_when_there_is_room(hpo):
 @pytest.mark.parametrize("what", ["store", "predictions"])
 def test_files_without_room_are_not_written(hpo, what):
     if what == "store":
-        command = ("dataset", "build", hpo.card(hpo.molecules(800)), "--out", "out/tiny.bp")
+        command = ("dataset", "build", hpo.card(hpo.molecules(300)), "--out", "out/tiny.bp")
     else:
         write(hpo.folder / "many.xyz", hpo.molecules(60), format="extxyz")
         ensemble = GOLDENS / "ensemble" / "ensemble.zip"

@@ -1,5 +1,7 @@
 """A person steers a real campaign: pause it, cancel a trial, add one, finish with what is there."""
 
+from pathlib import Path
+
 import pytest
 
 from hydragnn_hpo.campaign.event_store import read_state
@@ -9,11 +11,10 @@ pytestmark = pytest.mark.slow
 
 MINE = """
 [[trial]]
-"model.conv" = "painn"
-"model.layers" = 2
-"training.learning_rate" = 0.005
+x = 0.5
 """
 
+FAKE = Path(__file__).with_name("fake_trial.py")
 
 TRIALS = 400
 """More than two slots of the fastest machine train while we look."""
@@ -24,9 +25,23 @@ def ended(hpo, run, *outcomes):
 
 
 def test_a_live_campaign_is_steered_by_files(hpo):
-    hpo.card(hpo.molecules(60))
-    search = {"trials": TRIALS, "initial": 20, "rungs": [1, 2], "finalists": 2}
-    file, run = hpo.campaign(search=search, machine={"slots": 2}), hpo.folder / "run"
+    (hpo.folder / "open").touch()
+    argv = ["{python}", str(FAKE), "{trial}", "{folder}", "{checkpoints}", "{epochs}"]
+    values = {
+        "name": "fake",
+        "trial": {"seconds": 0.05},
+        "space": {"x": {"low": 0.0, "high": 1.0}},
+        "command": {"argv": [*argv, str(hpo.folder)]},
+        "machine": {"slots": 2},
+        "search": {
+            "brain": "random",
+            "trials": TRIALS,
+            "initial": 20,
+            "rungs": [1, 2],
+            "finalists": 2,
+        },
+    }
+    file, run = hpo.toml("campaign.toml", values), hpo.folder / "run"
     first = hpo.start("run", file, "--run", run)
     hpo.wait_for(lambda: len(ended(hpo, run, "stopped")) >= 2, "two trials at rest")
 
@@ -50,7 +65,7 @@ def test_a_live_campaign_is_steered_by_files(hpo):
     assert hpo.here("stop", run).code == 0
     out, err = second.communicate(timeout=800.0)
     assert second.returncode == 0, err
-    assert (run / "ensemble.zip").exists()
+    assert (run / "summary.json").exists()
     assert len(hpo.events(run, "proposed")) < TRIALS, "it did not go on to the end"
     assert not list((run / "requests").iterdir()), "every wish was answered"
     hpo.refused("retry", run, waiting, says=("is finished",))
