@@ -5,13 +5,11 @@ import json
 import shutil
 import tomllib
 import zipfile
-from pathlib import Path
 
 import pytest
 from ase.io import read as read_atoms
 from safetensors.numpy import load_file
 
-FAKE = Path(__file__).with_name("fake_trial.py")
 TRIALS, FINALISTS = 6, 3
 """As workflows/ci.toml says."""
 
@@ -175,17 +173,7 @@ def cut_behind(run, last):
 @pytest.mark.slow
 def test_one_slot_and_one_seed_make_one_campaign_and_one_whose_journal_was_cut_goes_on(hpo):
     """Of commands: ``test_golden_trials.py`` says that nets repeat themselves."""
-    argv = ["{python}", str(FAKE), "{trial}", "{folder}", "{checkpoints}", "{epochs}"]
-    values = {
-        "name": "fake",
-        "seed": 1,
-        "trial": {"seconds": 0.001},
-        "space": {"x": {"low": 0.0, "high": 1.0}},
-        "command": {"argv": [*argv, str(hpo.folder)]},
-        "search": {"brain": "random", "trials": 4, "initial": 3, "rungs": [1, 2], "finalists": 2},
-    }
-    campaign = hpo.toml("campaign.toml", values)
-
+    campaign = hpo.fake_campaign(search={"trials": 4, "initial": 3, "rungs": [1, 2]})
     run = hpo.folder / "run"
 
     def course():

@@ -1,7 +1,5 @@
 """A person steers a real campaign: pause it, cancel a trial, add one, finish with what is there."""
 
-from pathlib import Path
-
 import pytest
 
 from hydragnn_hpo.campaign.event_store import read_state
@@ -14,7 +12,6 @@ MINE = """
 x = 0.5
 """
 
-FAKE = Path(__file__).with_name("fake_trial.py")
 
 TRIALS = 400
 """More than two slots of the fastest machine train while we look."""
@@ -26,22 +23,8 @@ def ended(hpo, run, *outcomes):
 
 def test_a_live_campaign_is_steered_by_files(hpo):
     (hpo.folder / "open").touch()
-    argv = ["{python}", str(FAKE), "{trial}", "{folder}", "{checkpoints}", "{epochs}"]
-    values = {
-        "name": "fake",
-        "trial": {"seconds": 0.05},
-        "space": {"x": {"low": 0.0, "high": 1.0}},
-        "command": {"argv": [*argv, str(hpo.folder)]},
-        "machine": {"slots": 2},
-        "search": {
-            "brain": "random",
-            "trials": TRIALS,
-            "initial": 20,
-            "rungs": [1, 2],
-            "finalists": 2,
-        },
-    }
-    file, run = hpo.toml("campaign.toml", values), hpo.folder / "run"
+    search = {"trials": TRIALS, "initial": 20, "rungs": [1, 2]}
+    file, run = hpo.fake_campaign(search=search), hpo.folder / "run"
     first = hpo.start("run", file, "--run", run)
     hpo.wait_for(lambda: len(ended(hpo, run, "stopped")) >= 2, "two trials at rest")
 

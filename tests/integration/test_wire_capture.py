@@ -30,7 +30,6 @@ MARKER = b"a marker in clear"
 MECHANISM = b"CURVE" + bytes(15)
 """How ZeroMQ's greeting names its security mechanism. Source: RFC 37/ZMTP 3.1."""
 
-FAKE = Path(__file__).with_name("fake_trial.py")
 SECRET = "undisclosed_strength"
 
 
@@ -119,17 +118,10 @@ def send_marker() -> None:
 
 def command_campaign(hpo) -> Path:
     """Write a campaign whose hyperparameters travel: as arguments, and in records."""
-    argv = ["{python}", str(FAKE), "{trial}", "{folder}", "{checkpoints}", "{epochs}"]
-    return hpo.toml(
-        "campaign.toml",
-        {
-            "name": "fake",
-            "trial": {"seconds": 0.05, "x": 0.5},
-            "space": {SECRET: {"low": 0.0, "high": 1.0}},
-            "command": {"argv": [*argv, str(hpo.folder)]},
-            "machine": {"slots": 2},
-            "search": {"brain": "random", "trials": 4, "rungs": [2], "finalists": 2},
-        },
+    return hpo.fake_campaign(
+        trial={"x": 0.5},
+        space={"x": None, SECRET: {"low": 0.0, "high": 1.0}},
+        search={"trials": 4, "rungs": [2]},
     )
 
 
