@@ -285,6 +285,21 @@ class Commands:
         """Write a campaign on the card of small molecules."""
         return self.toml("campaign.toml", tiny_campaign(**changes))
 
+    def fake_campaign(self, **changes: Any) -> Path:
+        """Write a campaign over ``fake_trial.py``, which takes hundredths of a second."""
+        fake = Path(__file__).with_name("fake_trial.py")
+        argv = ["{python}", str(fake), "{trial}", "{folder}", "{checkpoints}", "{epochs}"]
+        values = {
+            "name": "fake",
+            "seed": 1,
+            "trial": {"seconds": 0.05},
+            "space": {"x": {"low": 0.0, "high": 1.0}},
+            "command": {"argv": [*argv, str(self.folder)]},
+            "machine": {"slots": 2},
+            "search": {"brain": "random", "finalists": 2},
+        }
+        return self.toml("campaign.toml", merged(values, changes))
+
     def toml(self, name: str, values: Values) -> Path:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

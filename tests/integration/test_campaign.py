@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import shutil
 import tomllib
 import zipfile
@@ -24,27 +23,6 @@ def test_every_trial_has_an_end_in_the_journal(finished):
     assert [event["last"] for event in promoted] == [False] * (len(promoted) - 1) + [True]
     assert kinds.count("finished") == 1
     assert kinds[-1] == "finished"
-
-
-@pytest.mark.slow
-def test_the_only_trial_takes_all_slots(hpo):
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one core: no trial can be two ranks wide.")
-    hpo.card(hpo.molecules(150))
-    campaign = hpo.campaign(
-        machine={"slots": 2},
-        search={"trials": 1, "finalists": 1, "initial": 1, "rungs": [1]},
-        trial={
-            "model": {"features": 256, "layers": 6},
-            "training": {"min_graphs_per_rank": 1, "global_batch": 90},
-        },
-        space={"model.layers": None, "model.conv": ["schnet"]},
-        ensemble={"members": 1},
-    )
-    run = hpo.folder / "run"
-    done = hpo("run", campaign, "--run", run)
-    assert done.code == 0, done.err
-    assert [event["width"] for event in hpo.events(run, "placed")] == [2]
 
 
 def test_no_two_attempts_hold_a_slot_at_a_time(finished):
@@ -189,38 +167,37 @@ def cut_behind(run, last):
     journal.write_bytes(b"".join(lines[: end + 1]))
     for made in ("trials", "report"):
         shutil.rmtree(run / made)
-    for made in ("ensemble.zip", "summary.json"):
-        (run / made).unlink()
+    (run / "summary.json").unlink()
 
 
 @pytest.mark.slow
 def test_one_slot_and_one_seed_make_one_campaign_and_one_whose_journal_was_cut_goes_on(hpo):
-    hpo.card(hpo.molecules(60))
-    search = {"brain": None, "trials": 4, "initial": 3, "rungs": [1, 2], "finalists": 2}
-    campaign = hpo.campaign(search=search, ensemble={"members": 2})
+    """Of commands: ``test_golden_trials.py`` says that nets repeat themselves."""
+    campaign = hpo.fake_campaign(search={"trials": 4, "initial": 3, "rungs": [1, 2]})
+    run = hpo.folder / "run"
 
-    def course(name):
-        run = hpo.folder / name
+    def course():
         done = hpo("run", campaign, "--run", run, "--slots", "1")
         assert done.code == 0, done.err
         proposed = [(e["trial"], e["values"]) for e in hpo.events(run, "proposed")]
-        keys = ("trial", "outcome", "reached", "objective", "val_mae", "best_epoch")
+        keys = ("trial", "outcome", "reached", "objective")
         ended = [{key: e.get(key) for key in keys} for e in hpo.events(run, "ended")]
         return proposed, ended
 
-    first, second = course("run1"), course("run2")
-    assert len(first[0]) == 4
-    assert first == second
-    run = hpo.folder / "run2"
+    proposed, ended = course()
+    assert len(proposed) == 4
     cut_behind(run, "placed")
-    proposed, _ = course("run2")
+    proposed_again, (cut, *ended_again) = course()
+    assert (cut["trial"], cut["outcome"]) == ("t0000", "interrupted")
+    assert (proposed_again, ended_again) == (proposed, ended)
     names = {name for name, _ in proposed}
-    assert names == {name for name, _ in first[0]}
     assert {path.parent.name for path in run.glob("trials/*/trial.toml")} == names
 
 
 def test_no_number_comes_from_a_log(finished, tmp_path):
     """Law 2: garbage in every log changes no leaderboard, no status and no ensemble."""
+    import torch
+
     run = tmp_path / "run"
     shutil.copytree(finished.run, run)
     logs = [*run.glob("*.log"), *run.glob("trials/*/attempts/*/log")]
@@ -229,6 +206,14 @@ def test_no_number_comes_from_a_log(finished, tmp_path):
         log.write_text("val MAE 0.0000 objective -1 epoch 999\n")
     board = finished.hpo.json("leaderboard", run)
     assert board == finished.hpo.json("leaderboard", finished.run)
-    # a job has one thread, and the last digits of sums depend on their number
-    built = finished.hpo("ensemble", "build", run, "--json", OMP_NUM_THREADS="1")
-    assert json.loads(built.out)["heads"] == finished.printed["ensemble"]["heads"]
+    torch.set_num_threads(1)  # as a job has it
+    built = finished.hpo.json("ensemble", "build", run)
+    ensemble = finished.printed["ensemble"]
+    names = [[member["trial"] for member in each["members"]] for each in (built, ensemble)]
+    assert names[0] == names[1]
+    for name, head in ensemble["heads"].items():
+        numbers = {key: value for key, value in head.items() if isinstance(value, float)}
+        assert {"test_mae", "test_rmse"} <= numbers.keys()
+        # the last digits of sums depend on the process
+        again = {key: built["heads"][name][key] for key in numbers}
+        assert again == pytest.approx(numbers, rel=1e-6)

@@ -83,6 +83,6 @@ def test_warnings_of_an_ensemble_are_printed_with_it(finished, tmp_path):
     summary = json.loads((run / "summary.json").read_text())
     summary["ensemble"]["warnings"] = ["3 groups in cal are too few; raise its share."]
     (run / "summary.json").write_text(json.dumps(summary))
-    done = finished.hpo("run", finished.hpo.root / "workflows" / "ci.toml", "--run", run)
+    done = finished.hpo.here("run", finished.hpo.root / "workflows" / "ci.toml", "--run", run)
     assert done.code == 0, done.err
     assert "warning: 3 groups in cal are too few; raise its share.\n" in done.err

@@ -197,7 +197,7 @@ def test_ranks_of_mpiexec_on_two_hosts_are_one_world(hpo):
     assert [(folder / f"world.{rank}").read_text() for rank in range(4)] == ["4"] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not here: install the extra [mpi].")
 def test_ranks_that_wait_for_one_that_failed_are_ended(hpo):
     """Rank 1 ends before MPI_Init, for which the other waits; hydra leaves it alone."""
@@ -216,7 +216,7 @@ def test_ranks_that_wait_for_one_that_failed_are_ended(hpo):
     assert "a rank failed and others waited for it: they were ended." in log.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_ranks_of_srun_are_where_their_slots_are(hpo, slurm, monkeypatch):
     for name, value in slurm.allocate(2).items():
         monkeypatch.setenv(name, value)

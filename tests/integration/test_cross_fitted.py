@@ -6,13 +6,17 @@ import pytest
 
 from hydragnn_hpo.ensemble.artefact import read_artefact
 
-FOLDS = 3
+FOLDS = 2
 
 
 @pytest.mark.slow
 def test_every_fold_is_left_out_once_though_the_campaign_was_killed_meanwhile(hpo):
+    hpo.card(hpo.molecules(60))
+    search = {"trials": 2, "initial": 2, "rungs": [2], "finalists": 2}
+    space = {"model.conv": ["schnet"]}
     ensemble = {"learning_curve": 0.0, "fit": "cross", "folds": FOLDS, "configurations": 2}
-    file, run = hpo.toml("campaign.toml", hpo.ci_campaign(ensemble=ensemble)), hpo.folder / "run"
+    file = hpo.campaign(search=search, space=space, ensemble=ensemble)
+    run = hpo.folder / "run"
     killed = hpo.start("run", file, "--run", run)
     hpo.wait_for(lambda: fits_of(hpo, run, "placed") or killed.poll() is not None, "a fit")
     assert killed.poll() is None, killed.stderr.read()
@@ -44,7 +48,7 @@ def test_every_fold_is_left_out_once_though_the_campaign_was_killed_meanwhile(hp
     before = len(hpo.events(run))
     assert hpo("run", file, "--run", run).code == 0
     assert not [e for e in hpo.events(run)[before:] if e["event"] == "proposed"]
-    pruned = hpo("ensemble", "prune", run, "--keep", "2", "--out", hpo.folder / "small.zip")
+    pruned = hpo.here("ensemble", "prune", run, "--keep", "2", "--out", hpo.folder / "small.zip")
     assert pruned.code == 2
     assert "ensemble build RUN --nets 4 if it is cross-fitted" in " ".join(pruned.err.split())
 

@@ -228,7 +228,7 @@ def places_of(axis) -> tuple[list[float], float]:
     return [ticks[0], ticks[-1]], float(axis.locator(".brush").get_attribute("y"))
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_brushes_outlive_what_is_new(seen, growing):
     """Lines that come later are judged by them, too, also where an axis has grown meanwhile."""
     page = seen.page

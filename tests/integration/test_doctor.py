@@ -11,8 +11,6 @@ from hydragnn_hpo.launching import doctor
 from hydragnn_hpo.launching.excluded_hosts import read_excluded
 from hydragnn_hpo.launching.host_probe import HostFacts, NetworkFacts
 
-pytestmark = pytest.mark.slow
-
 PROFILE = """\
 extends = "generic-slurm"
 name = "small"
@@ -43,6 +41,7 @@ def states(told):
     return found
 
 
+@pytest.mark.slow
 def test_a_laptop_loses_nothing(hpo):
     environment = {"PATH": "/usr/bin:/bin", "COLUMNS": "110"}
     for name in [name for name in os.environ if name.startswith(("SLURM_", "PBS_"))]:
@@ -91,6 +90,7 @@ def broken_slurm(tmp_path_factory):
         cluster.stop()
 
 
+@pytest.mark.stress
 def test_broken_hosts_are_found_written_down_and_left_alone(broken_slurm, hpo):
     held = broken_slurm.allocate(4)
     profile = hpo.folder / "small.toml"
@@ -134,6 +134,7 @@ def test_broken_hosts_are_found_written_down_and_left_alone(broken_slurm, hpo):
     assert status["standing"]["hosts"]["excluded"] == len(excluded)
 
 
+@pytest.mark.stress
 def test_two_hosts_sum_together(slurm, hpo):
     held = slurm.allocate(2)
 

@@ -6,7 +6,7 @@ All runs in this process, on the files in ``goldens``. What commands say: the te
 from typing import Any
 
 import pytest
-from command_lines import COMMANDS
+from command_lines import COMMANDS, JSON
 
 DONE = (
     "init structures.extxyz --out mine",
@@ -64,6 +64,7 @@ MISUSED = (
     "predict structures.extxyz --ensemble run",
     "predict structures.extxyz --ensemble ensemble.zip --out some.doc",
     "serve nothing.zip",
+    "trial nothing --io synthetic",
     "pack --out /nowhere/env.tar",
     "check-layer schent",
     "reference lerning_rate",
@@ -93,7 +94,7 @@ def test_what_is_done_ends_with_0(place: Any, line: str) -> None:
     assert ended(place, line) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_an_export_ends_with_0(place: Any) -> None:
     assert ended(place, "ensemble prune ensemble.zip --keep 1 --out one.zip") == 0
     assert ended(place, "ensemble export one.zip --target energy_like --out x.pt2") == 0
@@ -109,10 +110,12 @@ def test_what_fails_ends_with_1(place: Any, line: str) -> None:
 
 @pytest.mark.parametrize("line", MISUSED)
 def test_what_is_misused_ends_with_2_and_a_sentence(place: Any, line: str) -> None:
-    done = place.here(*line.split())
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: ")
-    assert done.err.count("\n") == 1
+    answers_in_json = any(f"{line} ".startswith(f"{name} ") for name in JSON)
+    for more in [(), ("--json",)] if answers_in_json else [()]:
+        done = place.here(*line.split(), *more)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("error: ")
+        assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("line", ["run", "run campaign.toml --no-such-option"])

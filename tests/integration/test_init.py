@@ -130,11 +130,11 @@ def test_two_commands_lead_from_an_unknown_file_to_error_bars(data, hpo):
     path = data / "my_chains_search.toml"
     text = path.read_text()
     search = tomllib.loads(text)["search"]
-    fewer = text.replace(f"trials = {search['trials']}", "trials = 4").replace(
+    fewer = text.replace(f"trials = {search['trials']}", "trials = 2").replace(
         f"rungs = {search['rungs']}", "rungs = [1, 2]"
     )
-    fewer = fewer.replace(f"finalists = {search['finalists']}", "finalists = 3")
-    path.write_text(fewer.replace(f"initial = {search['initial']}", "initial = 3"))
+    fewer = fewer.replace(f"finalists = {search['finalists']}", "finalists = 2")
+    path.write_text(fewer.replace(f"initial = {search['initial']}", "initial = 2"))
     ran = hpo("run", "my_chains_search.toml", "--run", "run", "--json")
     assert ran.code == 0, ran.err
     write(data / "new.xyz", Atoms("COH", positions=[[0, 0, 0], [1.2, 0, 0], [2.2, 0.1, 0]]))

@@ -41,25 +41,6 @@ def run_small_campaign(hpo, conv="schnet", umask=0o022, **environment):
     return done.out
 
 
-def test_the_proposed_commands_run_as_they_stand(hpo):
-    """With a layer of one's own, which needs --trust."""
-    package = hpo.folder / "code" / "users_layers"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(CONV)
-    environment = {"PYTHONPATH": f"{package.parent}:{os.environ.get('PYTHONPATH', '')}"}
-    out = run_small_campaign(hpo, "users_layers:MyConv", **environment)
-    proposed = [line.strip() for line in out.partition("Try next:\n")[2].splitlines()]
-    evaluation, prediction, about = proposed
-    assert about == "(NEW_FILE: a file with structures of yours)"
-    write(hpo.folder / "mine.xyz", molecule("CH3OH"), format="extxyz")
-    for line in (evaluation, prediction.replace("NEW_FILE", "mine.xyz")):
-        words = shlex.split(line)
-        begin = next(n for n, word in enumerate(words) if word in ("ensemble", "predict"))
-        done = hpo(*words[begin:], **environment)
-        assert done.code == 0, done.err
-    assert "mine.xyz@0" in done.out
-
-
 def wanted_modes(path: Path, run: Path, umask: int) -> set[int]:
     """Return the modes that a file or a folder of a run may have."""
     whole = 0o755 if path.is_dir() else 0o644
@@ -68,15 +49,42 @@ def wanted_modes(path: Path, run: Path, umask: int) -> set[int]:
     return {0o700} if path.is_dir() else {0o600}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000], ids="{:03o}".format)
-def test_results_follow_the_umask_and_secrets_do_not(hpo, umask):
-    run_small_campaign(hpo, umask=umask)
-    run = hpo.folder / "run"
+def see_modes(run: Path, umask: int) -> None:
+    """See that results follow the umask, and that secrets do not."""
     assert (run / "controller" / "keys.json").exists()
     for path in [run, *run.rglob("*")]:
         mode = stat.S_IMODE(path.lstat().st_mode)
         assert mode in wanted_modes(path, run, umask | 0o022), f"{path}: {mode:o}"
+
+
+@pytest.mark.slow
+def test_the_proposed_commands_run_as_they_stand_and_files_are_as_private_as_they_should(
+    hpo, monkeypatch
+):
+    """With a layer of one's own, which needs --trust, and a umask that keeps others out."""
+    package = hpo.folder / "code" / "users_layers"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(CONV)
+    environment = {"PYTHONPATH": f"{package.parent}:{os.environ.get('PYTHONPATH', '')}"}
+    out = run_small_campaign(hpo, "users_layers:MyConv", umask=0o077, **environment)
+    see_modes(hpo.folder / "run", 0o077)
+    proposed = [line.strip() for line in out.partition("Try next:\n")[2].splitlines()]
+    evaluation, prediction, about = proposed
+    assert about == "(NEW_FILE: a file with structures of yours)"
+    write(hpo.folder / "mine.xyz", molecule("CH3OH"), format="extxyz")
+    monkeypatch.syspath_prepend(str(package.parent))
+    for line in (evaluation, prediction.replace("NEW_FILE", "mine.xyz")):
+        words = shlex.split(line)
+        begin = next(n for n, word in enumerate(words) if word in ("ensemble", "predict"))
+        done = hpo.here(*words[begin:])
+        assert done.code == 0, done.err
+    assert "mine.xyz@0" in done.out
+
+
+@pytest.mark.stress
+def test_without_a_umask_others_may_read_results_and_no_secrets(hpo):
+    run_small_campaign(hpo, umask=0)
+    see_modes(hpo.folder / "run", 0)
 
 
 def test_a_run_directory_that_everybody_can_write_is_refused(hpo):
@@ -84,7 +92,7 @@ def test_a_run_directory_that_everybody_can_write_is_refused(hpo):
     run.mkdir()
     run.chmod(0o777)
     hpo.card(hpo.molecules(60))
-    done = hpo("run", hpo.campaign(), "--run", run)
+    done = hpo.here("run", hpo.campaign(), "--run", run)
     assert done.code != 0
     assert done.err == (
         f"error: {run}: everybody can write into it; run 'chmod o-w {run}', or choose another "

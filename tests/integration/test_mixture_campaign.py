@@ -111,7 +111,7 @@ def losses(hpo, *access):
     return [(one["loss"], one["val_mae"], one["objective"]) for one in epochs]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @by_mpiexec
 def test_each_access_gives_the_same_losses_on_two_hosts(hpo):
     hpo.card(hpo.molecules(60))

@@ -111,7 +111,7 @@ def test_a_users_conv_that_crashes_is_a_bug_at_its_line(hpo):
     assert not hpo.events(run, "host_failed")
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_users_conv_learns_forces_and_predicts_where_it_is_trusted(hpo):
     path = install(hpo, CONV)
     card(hpo)

@@ -34,7 +34,11 @@ def url(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desktop", "phone"]
+    ("size", "scheme"),
+    [
+        pytest.param(DESKTOP, "light", id="desktop"),
+        pytest.param(PHONE, "dark", id="phone", marks=pytest.mark.stress),
+    ],
 )
 def test_all_charts_are_drawn_and_nothing_is_asked_for(browser, url, size, scheme):
     with browser.page(url, size, scheme) as seen:
@@ -238,7 +242,13 @@ def test_the_reader_comes_first_and_the_machine_is_folded(browser, url):
         page.locator(".frame[data-key='slots.causes']").wait_for()
 
 
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(DESKTOP, id="desktop"),
+        pytest.param(PHONE, id="phone", marks=pytest.mark.stress),
+    ],
+)
 def test_a_click_on_a_row_shows_the_atoms_of_a_structure(browser, url, size):
     with browser.page(url, size) as seen:
         page = seen.page
@@ -302,6 +312,7 @@ def overlaps(first, second):
     return first["left"] < second["right"] - 1 and second["left"] < first["right"] - 1
 
 
+@pytest.mark.stress
 def test_no_label_of_a_legend_reaches_the_next_symbol_on_a_phone(browser, url):
     """Entries of one row: a text ends before the symbol of its neighbour begins."""
     boxes = """figure => [...figure.querySelectorAll('.legend .traces')].map(entry =>

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_finished_campaign_trains_its_best_again_and_builds_from_all(finished, hpo):
     run = hpo.folder / "run"
     shutil.copytree(finished.run, run)

@@ -17,8 +17,6 @@ import pytest
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.config.schema import to_toml
 
-pytestmark = pytest.mark.slow
-
 NEW_NETWORK = 0x40000000
 """``CLONE_NEWNET`` of ``unshare``, for the calling thread and what it starts."""
 
@@ -32,7 +30,6 @@ MARKER = b"a marker in clear"
 MECHANISM = b"CURVE" + bytes(15)
 """How ZeroMQ's greeting names its security mechanism. Source: RFC 37/ZMTP 3.1."""
 
-FAKE = Path(__file__).with_name("fake_trial.py")
 SECRET = "undisclosed_strength"
 
 
@@ -121,17 +118,10 @@ def send_marker() -> None:
 
 def command_campaign(hpo) -> Path:
     """Write a campaign whose hyperparameters travel: as arguments, and in records."""
-    argv = ["{python}", str(FAKE), "{trial}", "{folder}", "{checkpoints}", "{epochs}"]
-    return hpo.toml(
-        "campaign.toml",
-        {
-            "name": "fake",
-            "trial": {"seconds": 0.05, "x": 0.5},
-            "space": {SECRET: {"low": 0.0, "high": 1.0}},
-            "command": {"argv": [*argv, str(hpo.folder)]},
-            "machine": {"slots": 2},
-            "search": {"brain": "random", "trials": 4, "rungs": [2], "finalists": 2},
-        },
+    return hpo.fake_campaign(
+        trial={"x": 0.5},
+        space={"x": None, SECRET: {"low": 0.0, "high": 1.0}},
+        search={"trials": 4, "rungs": [2]},
     )
 
 
@@ -155,7 +145,13 @@ def words_of(value: Any) -> set[bytes]:
     return {str(value).encode()}
 
 
-@pytest.mark.parametrize("make", [command_campaign, training_campaign])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(command_campaign, marks=pytest.mark.slow),
+        pytest.param(training_campaign, marks=pytest.mark.stress),
+    ],
+)
 def test_neither_trials_nor_hyperparameters_go_in_clear(hpo, wire, make):
     run = hpo.folder / "run"
     wire.inside(send_marker)
