@@ -73,9 +73,9 @@ class Browser:
         context = self.chromium.new_context(viewport=size, color_scheme=scheme, **options)
         context.set_default_timeout(PATIENCE_MS)
         seen = Seen(context.new_page())
-        seen.page.on("console", lambda said: _note(seen, said))
+        seen.page.on("console", lambda message: _note(seen, message))
         seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        seen.page.on("request", lambda asked: _ask(seen, asked.url))
+        seen.page.on("request", lambda request: _ask(seen, request.url))
         try:
             seen.page.goto(url)
             yield seen
@@ -98,9 +98,9 @@ def chromium() -> Iterator[Browser]:
             started.close()
 
 
-def _note(seen: Seen, said: Any) -> None:
-    if said.type == "error":
-        seen.errors.append(said.text)
+def _note(seen: Seen, message: Any) -> None:
+    if message.type == "error":
+        seen.errors.append(message.text)
 
 
 def _ask(seen: Seen, url: str) -> None:

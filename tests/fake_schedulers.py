@@ -37,11 +37,11 @@ class FakeScheduler:
     @property
     def calls(self) -> list[list[str]]:
         """Return the commands that were run, without the questions."""
-        lines = (self.folder / "calls").read_text().splitlines() if self.asked else []
+        lines = (self.folder / "calls").read_text().splitlines() if self.was_called else []
         return [json.loads(line)["argv"] for line in lines]
 
     @property
-    def asked(self) -> bool:
+    def was_called(self) -> bool:
         """Return whether any command was run."""
         return (self.folder / "calls").exists()
 
@@ -65,12 +65,12 @@ def write(folder: str | Path, jobs: dict[str, str]) -> None:
 
 
 def note(folder: str, *argv: str) -> None:
-    told = {"argv": argv, "cwd": os.getcwd(), "environment": dict(os.environ)}
+    call = {"argv": argv, "cwd": os.getcwd(), "environment": dict(os.environ)}
     with (Path(folder) / "calls").open("a") as file:
-        file.write(json.dumps(told) + "\n")
+        file.write(json.dumps(call) + "\n")
 
 
-def refuse_if_told(folder: str) -> None:
+def refuse_if_requested(folder: str) -> None:
     path = Path(folder) / "refuse"
     if path.exists():
         sys.exit(path.read_text())
@@ -78,7 +78,7 @@ def refuse_if_told(folder: str) -> None:
 
 def sbatch(folder: str, argv: list[str]) -> None:
     note(folder, "sbatch", *argv)
-    refuse_if_told(folder)
+    refuse_if_requested(folder)
     jobs = read(folder)
     number = 101 + len(jobs)
     write(folder, jobs | {str(number): "PENDING"})
@@ -105,7 +105,7 @@ def scancel(folder: str, argv: list[str]) -> None:
 
 def qsub(folder: str, argv: list[str]) -> None:
     note(folder, "qsub", *argv)
-    refuse_if_told(folder)
+    refuse_if_requested(folder)
     jobs = read(folder)
     number = f"{101 + len(jobs)}.pbs-0001"
     waits = any(word.startswith("depend=") for word in argv)

@@ -25,14 +25,14 @@ from hydragnn_hpo.resources import resource_path
 FOLDER = Path(__file__).parent / "unit" / "launching" / "goldens"
 HOSTS = ("n0012", "n0013")
 OWN = {"RANK", "LOCAL_RANK"}
-FOUND = (4, 32)
+DETECTED_COUNTS = (4, 32)
 """GPUs and cores of a host whose profile names none."""
 
 
 def slots_of(profile: ProfileConfig, host: str) -> tuple[Slot, ...]:
     """Return the slots of a host that has what its profile says."""
     layout = layout_of(profile)
-    devices, cores = FOUND if profile.device == "gpu" else (0, 8)
+    devices, cores = DETECTED_COUNTS if profile.device == "gpu" else (0, 8)
     variable = layout.variable or "CUDA_VISIBLE_DEVICES"
     count = layout.slots or devices
     seats = find_seats(
@@ -86,12 +86,12 @@ def ranks_of(profile: ProfileConfig, job: Job, port: int) -> list[RankStart]:
     """Return the places of a job's ranks, by agents."""
     interface = (*profile.interfaces, "lo" if profile.backend == "local" else "eth0")[0]
     address = "127.0.0.1" if interface == "lo" else "10.0.0.12"
-    found: list[RankStart] = []
+    results: list[RankStart] = []
     for host in dict.fromkeys(slot.host for slot in job.slots):
         meet = Rendezvous(address, port, interface)
         ranks = [rank for rank, slot in enumerate(job.slots) if slot.host == host]
-        found += make_rank_starts(job, ranks, site=profile, meet=meet, tag="TAG")
-    return found
+        results += make_rank_starts(job, ranks, site=profile, meet=meet, tag="TAG")
+    return results
 
 
 def environment_of(profile: ProfileConfig, job: Job, place: RankStart) -> dict[str, str]:
@@ -105,14 +105,14 @@ def environment_of(profile: ProfileConfig, job: Job, place: RankStart) -> dict[s
 def lines_of(profile: ProfileConfig, job: Job, port: int) -> Iterator[str]:
     """Describe one trial: what all ranks find, all of a host, each; nothing is said twice."""
     yield from steps_of(profile, job)
-    found = ranks_of(profile, job, port)
-    each = [environment_of(profile, job, place) for place in found]
+    results = ranks_of(profile, job, port)
+    each = [environment_of(profile, job, place) for place in results]
     same = shared(each)
     yield "all ranks:"
     yield from (f"  {name}={each[0][name]}" for name in sorted(same))
-    yield f"  without {' '.join(found[0].without) or 'nothing'}"
+    yield f"  without {' '.join(results[0].without) or 'nothing'}"
     for host in dict.fromkeys(slot.host for slot in job.slots):
-        here = [place for place in found if job.slots[place.rank].host == host]
+        here = [place for place in results if job.slots[place.rank].host == host]
         first = each[here[0].rank]
         common = shared([each[place.rank] for place in here])
         yield f"ranks on {host}:"

@@ -150,8 +150,8 @@ def main() -> None:
         build_stores(folder)
         save_file(train(folder, "golden", TRIAL), WEIGHTS)
         (TRIALS / "trial.toml").write_text(to_toml(TRIAL))
-        found = {name: reached(folder, name, values) for name, values in cases()}
-    lines = [f"{json.dumps(name)}: {json.dumps(figures)}" for name, figures in found.items()]
+        result = {name: reached(folder, name, values) for name, values in cases()}
+    lines = [f"{json.dumps(name)}: {json.dumps(figures)}" for name, figures in result.items()]
     REACHED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -341,17 +341,17 @@ class Simulation:
         gone = [self.state.promoted.get(rung, set()) for rung in rungs]
         resting = self._searched() >= self.wish.trials and not self.state.count("queued", "running")
         if resting:
-            found = promote_finalists(results, gone, finalists=search.finalists)
+            promotions = promote_finalists(results, gone, finalists=search.finalists)
         else:
-            found = promote_asynchronously(results, gone, reduction=search.reduction)
-        found = [p for p in found if self.state.trials[p.trial].status == "stopped"]
-        for rung in sorted({p.to_rung for p in found}, reverse=True):
-            names = [p.trial for p in found if p.to_rung == rung]
+            promotions = promote_asynchronously(results, gone, reduction=search.reduction)
+        promotions = [p for p in promotions if self.state.trials[p.trial].status == "stopped"]
+        for rung in sorted({p.to_rung for p in promotions}, reverse=True):
+            names = [p.trial for p in promotions if p.to_rung == rung]
             self.note("promoted", trials=names, until=rungs[rung], last=False)
             self.queue = names + self.queue
             for name in names:
                 self.trials[name].until = rungs[rung]
-        if resting and not found:
+        if resting and not promotions:
             self.note("promoted", trials=[], until=rungs[-1], last=True)
 
     def _end(self) -> None:
@@ -518,14 +518,14 @@ class Simulation:
         trial.epoch += 1
         trial.trained += seconds
         above = 1.5 * math.exp(-trial.epoch / trial.tau)
-        found = trial.goal * (1.0 + above) * math.exp(0.01 * self.random.normal())
-        if found < trial.best:
-            trial.best, trial.best_epoch = found, trial.epoch
+        promotions = trial.goal * (1.0 + above) * math.exp(0.01 * self.random.normal())
+        if promotions < trial.best:
+            trial.best, trial.best_epoch = promotions, trial.epoch
         self.note(
             "epoch",
             trial=name,
             reached=trial.epoch,
-            objective=found,
+            objective=promotions,
             best_objective=trial.best,
             seconds=seconds,
             width=len(trial.slots),

@@ -52,8 +52,8 @@ def make_ensemble(run: RunDir, state: State, card: CardConfig, *, seed: int) -> 
     for name, target in card.targets.items():
         rows = GRAPHS if target.level == "graph" else ATOMS
         truth = random.normal(0.0, 1.0, rows)
-        said = truth + _errors(random, [trial.val_mae[name] for trial in best], rows)
-        test[name] = ScoredHead(said[..., None], truth[:, None], 1.0, np.arange(len(truth)))
+        predictions = truth + _errors(random, [trial.val_mae[name] for trial in best], rows)
+        test[name] = ScoredHead(predictions[..., None], truth[:, None], 1.0, np.arange(len(truth)))
         predicted, known = _calibrated(test[name])
         heads[name] = {"unit": target.unit} | _scores(test[name], predicted, known)
         curves[name] = compute_curves(predicted, known)

@@ -67,23 +67,23 @@ def faults(sentence: str, folders: tuple[str, ...] = ()) -> list[str]:
     """
     for folder in folders:
         sentence = re.sub(re.escape(folder) + r"[^\s'\":;,)]*[^\s'\":;,).]", "PATH", sentence)
-    found = []
+    results = []
     length = len(LISTS.sub("", shorten_words(sentence)))  # as it is printed
     if length > LONGEST:
-        found.append(f"has {length} characters, more than {LONGEST}")
+        results.append(f"has {length} characters, more than {LONGEST}")
     if match := LIBRARIES.search(sentence):
-        found.append(f"holds '{match[0]}'")
+        results.append(f"holds '{match[0]}'")
     if "\n" in sentence:  # other control characters are escaped where it is printed
-        found.append("holds a newline")
+        results.append("holds a newline")
     if sentence.endswith(("..", ":.", ";.", " .")) or not sentence.endswith((".", "?")):
-        found.append("does not end with one full stop")
+        results.append("does not end with one full stop")
     clauses = re.split(r"[:;.,(?]\s+|\s(?:or|and|but|then)\s", sentence)
     before = list(itertools.takewhile(lambda clause: not _says_what_to_do(clause), clauses))
     if len(before) == len(clauses) and not HINT.search(sentence):
-        found.append("does not say what to do")
+        results.append("does not say what to do")
     if len(" ".join(before).split()) < 3 and not NAMED.search(" ".join(before)):
-        found.append("does not say what was found")
-    return found
+        results.append("does not say what was found")
+    return results
 
 
 def _says_what_to_do(clause: str) -> bool:
@@ -104,13 +104,13 @@ def _remember(error: HydraError, *args: Any) -> None:
 
 HydraError.__init__ = _remember  # type: ignore[method-assign]
 
-SAID = re.compile(r"^(?:error|warning): (.+)$", re.MULTILINE)
+MESSAGE_PATTERN = re.compile(r"^(?:error|warning): (.+)$", re.MULTILINE)
 """Sentences that a command prints."""
 
 
 def _remember_words(words: Any) -> None:
     text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
-    MADE.extend(SAID.findall(text))
+    MADE.extend(MESSAGE_PATTERN.findall(text))
 
 
 def _watch(communicate: Callable[..., Any]) -> Callable[..., Any]:

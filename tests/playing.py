@@ -27,13 +27,13 @@ class Play:
             assert time.monotonic() < deadline, f"no {what} in {self.events}"
             self.poll()
 
-    def told(self, kind: str, job: str | None = None) -> list[Event]:
+    def events_of(self, kind: str, job: str | None = None) -> list[Event]:
         return [event for event in self.events if (event.kind, event.job) == (kind, job)]
 
     def wait(self, kind: str, job: str | None = None, count: int = 1) -> Any:
         """Wait for so many events of a kind; gives what the last of them says."""
-        self.until(lambda: len(self.told(kind, job)) >= count, f"{kind} of {job}")
-        return self.told(kind, job)[-1].data
+        self.until(lambda: len(self.events_of(kind, job)) >= count, f"{kind} of {job}")
+        return self.events_of(kind, job)[-1].data
 
     def have(self, slots: int) -> None:
         self.until(lambda: len(self.backend.slots) == slots, f"{slots} slots")

@@ -42,14 +42,14 @@ def named_so(pids: Iterable[int], name: str) -> list[int]:
 
     A fork has its parent's name until it becomes what it will be: it is left out.
     """
-    found = {}
+    result = {}
     for pid in pids:
         with contextlib.suppress(OSError):
             stat = Path(f"/proc/{pid}/stat").read_text()
             comm, _, rest = stat.partition("(")[2].rpartition(")")
             if comm == name:
-                found[pid] = int(rest.split()[1])
-    return [pid for pid, parent in found.items() if parent not in found]
+                result[pid] = int(rest.split()[1])
+    return [pid for pid, parent in result.items() if parent not in result]
 
 
 def tagged(run: Path, name: str) -> list[int]:

@@ -103,8 +103,8 @@ def main(hosts: int) -> None:
     say = sys.stdout.buffer
     pids: dict[int, bool] = {}
 
-    def tell(**told: object) -> None:
-        say.write(json.dumps(told).encode() + b"\n")
+    def tell(**fields: object) -> None:
+        say.write(json.dumps(fields).encode() + b"\n")
         say.flush()
 
     def add(number: int) -> None:

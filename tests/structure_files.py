@@ -27,11 +27,11 @@ Make = Callable[[Path], Source]
 def truths() -> list[Atoms]:
     """Five crystals with a gap each, and a charge per atom."""
     kinds = [bulk("Cu", cubic=True), bulk("NaCl", "rocksalt", a=5.6), bulk("Fe"), bulk("Si")]
-    found = [*kinds, bulk("Al", cubic=True)]
-    for number, atoms in enumerate(found):
+    results = [*kinds, bulk("Al", cubic=True)]
+    for number, atoms in enumerate(results):
         atoms.info["gap"] = number / 4
         atoms.arrays["charge"] = 0.5 + np.arange(len(atoms)) / 8
-    return found
+    return results
 
 
 def extxyz(folder: Path) -> Source:

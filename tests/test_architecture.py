@@ -100,8 +100,8 @@ def room_of(module: Path) -> str:
 def obey(breaches: Callable[[Path], Iterator[str]], paths: Sequence[Path] = MODULES) -> None:
     """Check that no file breaks a law; else tell all that do."""
     assert len(paths) > 250, "this is not the whole house"
-    found = [f"{name_of(path)}: {said}" for path in paths for said in breaches(path)]
-    assert not found, "\n".join(found)
+    results = [f"{name_of(path)}: {message}" for path in paths for message in breaches(path)]
+    assert not results, "\n".join(results)
 
 
 def test_a_room_imports_its_own_floor_or_a_lower_one() -> None:
@@ -143,12 +143,12 @@ def is_face(module: Path) -> bool:
 
 def public_imports(module: Path) -> dict[str, str]:
     """Return the names that a face imports under ``TYPE_CHECKING``, or plainly, and from where."""
-    found = {}
+    result = {}
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hydragnn_hpo."):
-            found |= {alias.name: node.module or "" for alias in node.names}
-    found.pop("lazy_exports", None)
-    return found
+            result |= {alias.name: node.module or "" for alias in node.names}
+    result.pop("lazy_exports", None)
+    return result
 
 
 def test_other_rooms_import_from_the_face() -> None:
@@ -182,7 +182,7 @@ def test_a_face_lists_what_it_hands_on() -> None:
 
     faces = [path for path in MODULES if is_face(path)]
     assert len(faces) >= 12
-    assert not [f"{name_of(face)}: {said}" for face in faces for said in breaches(face)]
+    assert not [f"{name_of(face)}: {message}" for face in faces for message in breaches(face)]
 
 
 def test_a_room_has_one_level_of_folders() -> None:

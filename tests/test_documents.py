@@ -68,10 +68,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         if target.startswith(OUTSIDE):
             continue
         where, _, anchor = target.partition("#")
-        found = (page.parent / where).resolve() if where else page
-        assert found.exists(), f"{target} is not there"
+        result = (page.parent / where).resolve() if where else page
+        assert result.exists(), f"{target} is not there"
         if anchor:
-            assert anchor in anchors(found), f"{target}: no such place on that page"
+            assert anchor in anchors(result), f"{target}: no such place on that page"
 
 
 NAMED = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|sh|toml|md|def))`")
@@ -98,10 +98,10 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     if page.name in ("CHANGELOG.md", "REFERENCE.md"):
         return
     text = page.read_text()
-    shown = "".join(re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL))
+    code_blocks = "".join(re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL))
     own = set(re.findall(r"^\*\*`([^`]+)`\*\*", text, re.MULTILINE))
     for name in set(NAMED.findall(prose(text))) - FOREIGN - own:
-        if page.parent.name in ("tutorials", "howto") and name in shown:
+        if page.parent.name in ("tutorials", "howto") and name in code_blocks:
             continue  # a command of the page makes it
         if "NAME" in name:
             continue
@@ -132,8 +132,8 @@ def test_the_page_of_a_room_is_short() -> None:
 def names(page: Path, module: Path) -> bool:
     """Say whether a page names a module."""
     stem = re.escape(module.stem)
-    said = rf"(?<!\w){stem}\.py(?!\w)|`[^`\n]*(?<!\w){stem}(?!\w)[^`\n]*`"
-    return re.search(said, page.read_text()) is not None
+    pattern = rf"(?<!\w){stem}\.py(?!\w)|`[^`\n]*(?<!\w){stem}(?!\w)[^`\n]*`"
+    return re.search(pattern, page.read_text()) is not None
 
 
 COMMAND = re.compile(r"^(?: {4}|\$ )(?:\$ )?(?:\w+=\S+ )*(hydragnn-hpo .*)$", re.MULTILINE)
@@ -150,8 +150,8 @@ def commands(text: str) -> Iterator[str]:
     fenced = [line for fence in fences for line in FENCED.findall(fence)]
     for name in INLINE.findall(prose(text)):  # a sentence may name a command alone
         yield f"{name} --help" if NO_ARGUMENTS.fullmatch(name) else name
-    for shown in [*COMMAND.findall(text), *fenced]:
-        line = re.split(r"\s{2,}|\s#\s|;| \| | > ", shown)[0].strip()
+    for command_text in [*COMMAND.findall(text), *fenced]:
+        line = re.split(r"\s{2,}|\s#\s|;| \| | > ", command_text)[0].strip()
         if "[" not in line and "..." not in line:
             yield line
 
@@ -211,9 +211,9 @@ WITH_EXAMPLES = [path for path in MODULES if path.exists() and ">>> " in path.re
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name_of)
 def test_examples_in_docstrings_hold(path: Path) -> None:
     module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    found = doctest.testmod(module)
-    assert found.attempted
-    assert not found.failed
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed
 
 
 YAML = [path for path in TRACKED if path.suffix in (".yml", ".yaml", ".cff") and path.exists()]

@@ -70,8 +70,8 @@ def test_an_error_that_a_test_makes_itself_is_not_checked(pytester: pytest.Pytes
     ],
 )
 def test_rules(sentence: str, fault: str | None) -> None:
-    found = faults(sentence)
-    assert (not found) if fault is None else (len(found) == 1 and fault in found[0]), found
+    results = faults(sentence)
+    assert (not results) if fault is None else (len(results) == 1 and fault in results[0]), results
 
 
 def test_paths_below_the_tests_folder_are_short_names() -> None:

@@ -55,7 +55,7 @@ class Step:
     """One command and what the page shows of its output."""
 
     command: str
-    shown: str
+    expected_output: str
 
 
 def find_page(name: str) -> Path:
@@ -65,34 +65,37 @@ def find_page(name: str) -> Path:
 
 def blocks(page: str) -> list[Block]:
     """Take a page apart."""
-    found = []
+    results = []
     for match in FENCE.finditer(page):
         line = page[: match.start("text")].count("\n")
         mark, file = match["mark"] or "", match["file"]
-        found.append(Block(match["language"], match["text"], file, mark, line))
-    return found
+        results.append(Block(match["language"], match["text"], file, mark, line))
+    return results
 
 
 def steps(block: Block) -> Iterator[Step]:
     """Take a console block apart: lines that begin with a dollar, and what follows each."""
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-        command, _, shown = part.partition("\n")
-        yield Step(command.partition("   # ")[0].strip(), shown.strip("\n"))
+        command, _, expected_output = part.partition("\n")
+        yield Step(command.partition("   # ")[0].strip(), expected_output.strip("\n"))
 
 
-def agrees(shown: str, said: str) -> bool:
+def agrees(expected_output: str, output: str) -> bool:
     """Say whether output is what a page shows of it.
 
     Three dots stand for anything, alone on a line for any lines; decimal numbers stand for any
     decimal number, spaces and lines of tables for any number of their kind.
     """
-    return re.fullmatch(pattern(shown), f"{said.strip()}\n" if said.strip() else "") is not None
+    return (
+        re.fullmatch(pattern(expected_output), f"{output.strip()}\n" if output.strip() else "")
+        is not None
+    )
 
 
-def pattern(shown: str) -> str:
+def pattern(expected_output: str) -> str:
     """Give what output must match as a whole."""
     made = ""
-    for line in shown.splitlines():
+    for line in expected_output.splitlines():
         made += r"(?:.*\n)*?" if line.strip() == "..." else f"{_line(line)}\\n"
     return made
 
@@ -112,7 +115,7 @@ def _token(token: str) -> str:
     return f"[{token[0]}]+" if token[0] in "\u2500\u2501" else re.escape(token)
 
 
-class Desk:
+class PageRunner:
     """The folder of a reader who follows the pages."""
 
     def __init__(self, folder: Path) -> None:
@@ -168,8 +171,10 @@ class Desk:
             text=True,
             timeout=800,
         )
-        said = f"{where}: $ {step.command}\n{done.stdout}"
-        assert "Traceback" not in done.stdout, said
-        assert (done.returncode != 0) == fails, said
+        transcript = f"{where}: $ {step.command}\n{done.stdout}"
+        assert "Traceback" not in done.stdout, transcript
+        assert (done.returncode != 0) == fails, transcript
         if compare:
-            assert agrees(step.shown, done.stdout), f"{said}\nthe page shows:\n{step.shown}"
+            assert agrees(step.expected_output, done.stdout), (
+                f"{transcript}\nthe page shows:\n{step.expected_output}"
+            )

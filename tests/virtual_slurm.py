@@ -229,10 +229,10 @@ class VirtualSlurm:
 
     def processes(self, host: str) -> list[int]:
         """Give all processes of a virtual host: its daemon, its steps, and all below them."""
-        found = find_tagged(HOST_TAG, f"{self.folder}/{host}")
-        for pid in found:
-            found += children(pid)
-        return sorted(set(found))
+        processes = find_tagged(HOST_TAG, f"{self.folder}/{host}")
+        for pid in processes:
+            processes += children(pid)
+        return sorted(set(processes))
 
     def signal_host(self, host: str, number: int) -> None:
         """Freeze or thaw a host, or take it away, with what it starts meanwhile.
@@ -263,9 +263,9 @@ class VirtualSlurm:
 
 def children(pid: int) -> list[int]:
     """Return the children of a process, and theirs."""
-    found: list[int] = []
+    results: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
-                found += [child, *children(child)]
-    return found
+                results += [child, *children(child)]
+    return results

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from tutorials import Desk  # noqa: E402
+from tutorials import PageRunner  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
 
@@ -37,7 +37,7 @@ def main() -> None:
     """Follow the pages, each in a folder of its own."""
     for name in sys.argv[1:] or FIGURES:
         with tempfile.TemporaryDirectory() as folder:
-            Desk(Path(folder)).follow(name)
+            PageRunner(Path(folder)).follow(name)
             for picture, figure in FIGURES[name].items():
                 shutil.copyfile(Path(folder, figure), PICTURES / picture)
                 size = (PICTURES / picture).stat().st_size

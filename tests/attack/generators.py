@@ -447,9 +447,9 @@ def submission(reply: bytes, code: int, machine: str) -> Case:
     """Submit to a scheduler all commands of which give one reply."""
     text = base64.b64encode(reply).decode()
     script = f"#!/bin/sh\necho {text} | base64 -d\nexit {code}\n".encode()
-    asked = f"#!/bin/sh\necho {text} | base64 -d\n".encode()
+    decoder = f"#!/bin/sh\necho {text} | base64 -d\n".encode()
     names = ("squeue", "sacct", "scontrol", "qstat", "scancel", "qdel")
-    files = {"bin/sbatch": script, "bin/qsub": script} | {f"bin/{name}": asked for name in names}
+    files = {"bin/sbatch": script, "bin/qsub": script} | {f"bin/{name}": decoder for name in names}
     files |= {"c.toml": toml(COMMAND_CAMPAIGN), "bin/train": b"#!/bin/sh\n"}
     argv = ("submit", "c.toml", "--machine", machine, "--account", "x", "--hosts", "1")
     return Case("scheduler", (*argv, "--time", "1:00", "--run", "run", "--pack", "none"), files)

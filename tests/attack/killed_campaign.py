@@ -89,17 +89,19 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 def results(folder: Path) -> dict[str, Any]:
     """Return objective and errors of each trial; fail where one has not exactly one result."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     widths = Counter(event["width"] for event in events(folder) if event["event"] == "placed")
     assert set(widths) == {WIDTH}, f"ranks of the attempts: {dict(widths)}"
     for event in events(folder):
         if event["event"] == "ended" and event["outcome"] != "interrupted":
             assert event["outcome"] == "completed", f"{event['outcome']}: {event.get('message')}"
-            assert event["trial"] not in found, f"{event['trial']} was counted twice"
-            found[event["trial"]] = {key: event[key] for key in ("objective", "val_mae", "reached")}
-    assert list(found) == ["t0000"], f"results of {list(found)}"
+            assert event["trial"] not in results, f"{event['trial']} was counted twice"
+            results[event["trial"]] = {
+                key: event[key] for key in ("objective", "val_mae", "reached")
+            }
+    assert list(results) == ["t0000"], f"results of {list(results)}"
     assert (folder / "run" / "ensemble.zip").exists(), "no ensemble"
-    return found
+    return results
 
 
 def unbroken() -> dict[str, Any]:
@@ -131,10 +133,10 @@ def kill(target: str, draw: random.Random, controller: "subprocess.Popen[bytes]"
     if target == "controller":
         controller.kill()
         return target
-    found = named_so(find_orphans(run_tag(Path("run"))), PARTS[target])
-    if not found:
+    results = named_so(find_orphans(run_tag(Path("run"))), PARTS[target])
+    if not results:
         return ""
-    os.kill(draw.choice(sorted(found)), signal.SIGKILL)
+    os.kill(draw.choice(sorted(results)), signal.SIGKILL)
     return target
 
 
@@ -152,8 +154,8 @@ def main() -> None:
     code = controller.wait(SECONDS)
     print(f"killed: {killed}")
     assert code == 0, f"code {code}: {Path('output').read_text()[-300:]}"
-    found = results(Path())
-    assert found == wanted, f"{found}, unbroken {wanted}"
+    actual = results(Path())
+    assert actual == wanted, f"{actual}, unbroken {wanted}"
     assert not list(Path("run").rglob(".*.part")), "a partial file is left"
 
 

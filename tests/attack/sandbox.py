@@ -219,8 +219,8 @@ def _judge_words(code: int, err: str) -> tuple[str, str]:
     if code == 2 and len(errors) > 1:
         return "other", f"{len(errors)} sentences: {errors[1][:200]}"
     for line in err.splitlines() if "Usage: " not in err else ():
-        if found := LIBRARY.search(re.sub(r"'[^']*'|\"[^\"]*\"", "''", line)):
-            return "other", f"'{found.group()}' in: {line[:300]}"
+        if match := LIBRARY.search(re.sub(r"'[^']*'|\"[^\"]*\"", "''", line)):
+            return "other", f"'{match.group()}' in: {line[:300]}"
     for line in errors:
         if len(re.split(r"Known: |known: |Did you mean", line)[0]) > LONGEST:
             return "other", f"{len(line)} characters: {line[:300]}"
@@ -383,7 +383,7 @@ class Watcher:
         for end in self.write:
             os.close(end)
         began = changed = time.monotonic()
-        before, watched, asked = 0.0, os.pidfd_open(pid), False
+        before, watched, interrupt_requested = 0.0, os.pidfd_open(pid), False
         with contextlib.closing(os.fdopen(watched)):
             while watched not in self._read(0.1, watched):
                 now = time.monotonic()
@@ -396,8 +396,8 @@ class Watcher:
                     return f"{memory / 1e9:.1f} GB of memory"
                 if max(map(len, self.printed)) > MOST_PRINTED:
                     return f"more than {MOST_PRINTED} bytes printed"
-                if self.case["interrupted"] and not asked and now - changed > 1.0:
-                    asked, changed = True, now
+                if self.case["interrupted"] and not interrupt_requested and now - changed > 1.0:
+                    interrupt_requested, changed = True, now
                     os.kill(pid, signal.SIGINT)
                 if (
                     max(
@@ -531,8 +531,8 @@ def _end_group(group: Path) -> int:
     kills = 0
     for name in ("memory.oom_control", "memory.events"):
         with contextlib.suppress(OSError):
-            found = re.search(r"^oom_kill (\d+)$", (group / name).read_text(), re.MULTILINE)
-            kills = int(found[1]) if found else kills
+            match = re.search(r"^oom_kill (\d+)$", (group / name).read_text(), re.MULTILINE)
+            kills = int(match[1]) if match else kills
     for _ in range(50):
         with contextlib.suppress(OSError):
             group.rmdir()

@@ -64,7 +64,7 @@ SCRIPTS = {
 def test_the_sandbox_ends_whatever_it_runs():
     files = {f"{name}.py": script.encode() for name, (script, _) in SCRIPTS.items()}
     with Sandbox(warm=False) as sandbox:
-        found = {
+        result = {
             name: sandbox.run(
                 Case(
                     name,
@@ -77,12 +77,12 @@ def test_the_sandbox_ends_whatever_it_runs():
             )
             for name in SCRIPTS
         }
-        shown = sandbox.run(Case("version", ("--version",), {}, wants="ok"))
-    assert {name: each.kind for name, each in found.items()} == {
+        version_result = sandbox.run(Case("version", ("--version",), {}, wants="ok"))
+    assert {name: each.kind for name, each in result.items()} == {
         n: k for n, (_, k) in SCRIPTS.items()
     }
-    assert "GB of memory" in found["grows"].why
-    assert shown.out.startswith("hydragnn-hpo ")
+    assert "GB of memory" in result["grows"].why
+    assert version_result.out.startswith("hydragnn-hpo ")
 
 
 def test_a_seed_draws_the_same_cases():

@@ -68,14 +68,14 @@ def test_a_command_ends_well_whatever_its_streams_are(attempt: Try, name: str) -
     assert not bad, bad
 
 
-def _fault(usual: Verdict, found: Verdict, around: str) -> tuple[Any, ...] | None:
+def _fault(usual: Verdict, actual: Verdict, around: str) -> tuple[Any, ...] | None:
     """Return what is wrong with the end of a command, given how it ends elsewhere."""
     lost = around.startswith("no_r") and bool(usual.out)
     voiceless = around not in ("no_stdin", "no_stdout", "no_room", "no_folder")
-    if found.kind != "clean" and not (voiceless and "without a sentence" in found.why):
-        return found.kind, found.why, found.err
-    if around != "no_folder" and found.code != (1 if lost else usual.code):
-        return found.code, found.err
-    if lost and ("No space left" in found.err) != (around == "no_room"):
-        return "words", found.err
+    if actual.kind != "clean" and not (voiceless and "without a sentence" in actual.why):
+        return actual.kind, actual.why, actual.err
+    if around != "no_folder" and actual.code != (1 if lost else usual.code):
+        return actual.code, actual.err
+    if lost and ("No space left" in actual.err) != (around == "no_room"):
+        return "words", actual.err
     return None

@@ -98,14 +98,14 @@ def total_of(outputs: dict[str, np.ndarray]) -> float:
 
 def symmetries(positions: np.ndarray) -> list[np.ndarray]:
     """Give every numbering of the atoms that a rotation or reflection of the cluster makes."""
-    centre, found = positions.mean(axis=0), []
+    centre, results = positions.mean(axis=0), []
     for axes in itertools.permutations(range(3)):
         for signs in itertools.product((1, -1), repeat=3):
             turned = (positions - centre)[:, axes] * signs + centre
             far = np.linalg.norm(turned[:, None] - positions, axis=-1)
             if (far.min(axis=1) < 1e-6).all():
-                found.append(far.argmin(axis=1))
-    return found
+                results.append(far.argmin(axis=1))
+    return results
 
 
 def cluster(number: int, random: np.random.Generator, even: bool) -> tuple[Graph, float]:
@@ -170,13 +170,13 @@ def errors_on_test(
 
 def figures_of(conv: str, sets: Sets, seeds: Sequence[int], epochs: int) -> dict[str, float]:
     """Return the mean over data sets of every head's test MAE, by the name of the figure."""
-    found = {}
+    result = {}
     for prefix, (task, even) in TASKS.items():
         runs = [errors_on_test(conv, sets[seed, even][0], task, seed, epochs) for seed in seeds]
         for name in task.heads:
             key = f"bcc_multi_{name}_{conv}" if prefix == "multi" else f"bcc_{prefix}_{conv}"
-            found[key] = round(statistics.mean(run[name] for run in runs), 5)
-    return found
+            result[key] = round(statistics.mean(run[name] for run in runs), 5)
+    return result
 
 
 def main() -> None:

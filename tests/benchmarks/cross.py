@@ -346,8 +346,8 @@ def main() -> None:
             dry_run(write_campaign("castelli_200", 1, "cross", folder))
             return finish(__file__, {"cells": len(rows)}, keep=False)
         if options.quick:
-            found = compare_quick(rows, options.pick, folder)
-            return finish(__file__, summarize(rows) | found, keep=False)
+            result = compare_quick(rows, options.pick, folder)
+            return finish(__file__, summarize(rows) | result, keep=False)
         done = {(row["set"], row["seed"], row["way"]) for row in rows}
         for name in options.sets:
             for seed in range(1, min(options.seeds or 99, SETS[name]["seeds"]) + 1):

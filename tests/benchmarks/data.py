@@ -118,15 +118,15 @@ def from_disk(path: Path, folder: Path, count: int) -> dict[str, float]:
 
 def imbalance(edges: np.ndarray, costs: np.ndarray, *, random: bool = False) -> float:
     """Largest share of edges over the mean share, averaged over the full steps of an epoch."""
-    found = []
+    results = []
     for step in steps_of(len(edges), GLOBAL_BATCH):
         if len(step) < GLOBAL_BATCH:
             continue
         split = np.array_split(np.arange(len(step)), RANKS)
         parts = split if random else balance_load(costs[step], RANKS)
         loads = [edges[step][part].sum() for part in parts]
-        found.append(max(loads) / np.mean(loads))
-    return float(np.mean(found))
+        results.append(max(loads) / np.mean(loads))
+    return float(np.mean(results))
 
 
 def bound(edges: np.ndarray) -> float:
@@ -224,7 +224,7 @@ def neighbors(count: int, times: int, files: Sequence[str] = graphs.FILES) -> di
         if has_pymatgen:
             peer = seconds(partial(with_pymatgen, in_pymatgen(chosen)))
             ratios["pymatgen"].append(peer / mine)
-    medians = {name: statistics.median(found) for name, found in ratios.items() if found}
+    medians = {name: statistics.median(result) for name, result in ratios.items() if result}
     return {"rate": statistics.median(rates), **medians}
 
 
@@ -268,9 +268,9 @@ def main() -> None:
         folder = Path(scratch)
         sets = {"molecules": graphs.molecules(folder), "crystals": graphs.crystals(folder)}
         for name, path in sets.items():
-            found = batches(path, count)
-            figures[f"{name}_per_second"] = found["ours"]
-            figures[f"{name}_batches_over_pyg"] = found["ratio"]
+            result = batches(path, count)
+            figures[f"{name}_per_second"] = result["ours"]
+            figures[f"{name}_batches_over_pyg"] = result["ratio"]
             (folder / name).mkdir()
             disk = from_disk(path, folder / name, count)
             figures[f"{name}_disk_over_pickles"] = disk["pickles"]
@@ -281,11 +281,11 @@ def main() -> None:
         )
         figures |= balance(sets["crystals"])
         figures |= stores(folder, many, count)
-    found = neighbors(600 if quick else 20_000, count)
-    figures["neighbors_per_second"] = found["rate"]
-    figures["neighbors_over_ase"] = found["ase"]
-    if "pymatgen" in found:
-        figures["neighbors_over_pymatgen"] = found["pymatgen"]
+    result = neighbors(600 if quick else 20_000, count)
+    figures["neighbors_per_second"] = result["rate"]
+    figures["neighbors_over_ase"] = result["ase"]
+    if "pymatgen" in result:
+        figures["neighbors_over_pymatgen"] = result["pymatgen"]
     rounded = {name: float(f"{value:.4g}") for name, value in figures.items()}
     return finish(__file__, rounded, keep=not quick)
 
@@ -295,10 +295,10 @@ def smoke() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         folder, small = Path(scratch), Path(scratch) / "small.bp"
         graphs.small_graphs(small, 256)
-        found = batches(small, 1) | from_disk(small, folder, 1)
-        found |= balance(small, 1280, ("schnet", "painn"))
-        found |= opening(small, folder / "stage", "stage", 1)
-    return found | (neighbors(6, 1, graphs.FILES[:1]) if graphs.PUBLIC else {})
+        result = batches(small, 1) | from_disk(small, folder, 1)
+        result |= balance(small, 1280, ("schnet", "painn"))
+        result |= opening(small, folder / "stage", "stage", 1)
+    return result | (neighbors(6, 1, graphs.FILES[:1]) if graphs.PUBLIC else {})
 
 
 class Sizes:
@@ -325,8 +325,8 @@ def balance(path: Path, count: int = 12_800, convs: Iterable[str] = CONV_SPECS) 
     figures = {}
     for name, sizes in every.items():
         edges = sizes.num_edges()
-        found = [imbalance(edges, predict_graph_costs(sizes, ModelConfig(conv=c))) for c in convs]
-        figures[f"imbalance_{name}"] = max(found)
+        results = [imbalance(edges, predict_graph_costs(sizes, ModelConfig(conv=c))) for c in convs]
+        figures[f"imbalance_{name}"] = max(results)
         figures[f"imbalance_{name}_random"] = imbalance(edges, edges, random=True)
         figures[f"imbalance_{name}_bound"] = bound(edges)
     return figures

@@ -125,7 +125,7 @@ def separate(nets: list[Member], atoms: list[Atoms]) -> tuple[np.ndarray, np.nda
     """Call each member for itself, then take mean and spread."""
     from torch_geometric.loader import DataLoader
 
-    said = []
+    predictions = []
     for member in nets:
         graphs = [graph(each, member.cutoff) for each in atoms]
         rows = []
@@ -142,8 +142,8 @@ def separate(nets: list[Member], atoms: list[Atoms]) -> tuple[np.ndarray, np.nda
                 graph_index=torch.arange(made.num_graphs),
             )
             rows.append(member.model(batch)["energy"].numpy())
-        said.append(np.concatenate(rows))
-    return np.mean(said, axis=0), np.std(said, axis=0)
+        predictions.append(np.concatenate(rows))
+    return np.mean(predictions, axis=0), np.std(predictions, axis=0)
 
 
 def together(engine: Engine, atoms: list[Atoms], limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -171,8 +171,8 @@ def in_turns(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, li
     return taken
 
 
-def same(found: tuple[np.ndarray, np.ndarray], wanted: tuple[np.ndarray, np.ndarray]) -> None:
-    for one, other in zip(found, wanted, strict=True):
+def same(actual: tuple[np.ndarray, np.ndarray], wanted: tuple[np.ndarray, np.ndarray]) -> None:
+    for one, other in zip(actual, wanted, strict=True):
         assert np.abs(one - other).max() <= 1e-5 * np.abs(wanted[0]).max(), "answers differ"
 
 

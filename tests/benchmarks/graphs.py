@@ -50,12 +50,12 @@ def structures(count: int, files: Sequence[str] = FILES) -> list[Atoms]:
     """Read crystals of 2 to 168 atoms, magnetic ones between perovskites."""
     if PUBLIC is None:
         raise SystemExit("set HYDRAGNN_HPO_DATA to the folder of public data sets.")
-    found: list[Atoms] = []
+    results: list[Atoms] = []
     for name in files:
         text = gzip.decompress((Path(PUBLIC) / name).read_bytes()).decode()
-        found += read(io.StringIO(text), ":", format="extxyz")
-    chosen = np.random.default_rng(1).permutation(len(found))[:count]
-    return [found[row] for row in chosen]
+        results += read(io.StringIO(text), ":", format="extxyz")
+    chosen = np.random.default_rng(1).permutation(len(results))[:count]
+    return [results[row] for row in chosen]
 
 
 def in_memory(store: Path) -> Columns:

@@ -141,8 +141,8 @@ class Local:
         return find_orphans(run_tag(run))
 
     def kill(self, host: str, run: Path) -> None:
-        while found := self.processes(host, run):
-            send(found, signal.SIGKILL)
+        while result := self.processes(host, run):
+            send(result, signal.SIGKILL)
 
 
 class Slurm:
@@ -351,13 +351,13 @@ def read_outcome(campaign: Campaign) -> Outcome:
     return Outcome(errors, widths, [trial for trial in trials if trial not in counted], more)
 
 
-def differences(found: Outcome, unbroken: Outcome) -> Iterator[tuple[str, float, bool]]:
+def differences(actual: Outcome, unbroken: Outcome) -> Iterator[tuple[str, float, bool]]:
     """Yield each trial's largest relative difference, and whether its width ever was another."""
-    for trial, errors in found.errors.items():
+    for trial, errors in actual.errors.items():
         wanted = unbroken.errors[trial]
         assert errors.keys() == wanted.keys()
         worst = max(abs(errors[head] - wanted[head]) / abs(wanted[head]) for head in wanted)
-        yield trial, worst, found.widths[trial] != unbroken.widths[trial]
+        yield trial, worst, actual.widths[trial] != unbroken.widths[trial]
 
 
 @dataclass
@@ -531,10 +531,10 @@ def trial_of(rank: int) -> str:
 
 def ancestors(pid: int) -> set[int]:
     """Return a process, its parent and so on."""
-    found = {pid}
+    results = {pid}
     while (pid := parent_of(pid)) > 1:
-        found.add(pid)
-    return found
+        results.add(pid)
+    return results
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> None:
@@ -577,16 +577,17 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
                 finally:
                     campaign.end()
                     place.close()
-                found = read_outcome(campaign)
-                lost += len(found.lost)
-                twice += len(found.twice)
-                for trial, worst, changed in differences(found, unbroken[kind]):
+                outcome = read_outcome(campaign)
+                lost += len(outcome.lost)
+                twice += len(outcome.twice)
+                for trial, worst, changed in differences(outcome, unbroken[kind]):
                     (resized if changed else equal).append(worst)
                     print(
-                        f"  {trial}: widths {found.widths[trial]}, differs by {worst:g}", flush=True
+                        f"  {trial}: widths {outcome.widths[trial]}, differs by {worst:g}",
+                        flush=True,
                     )
-                if found.lost or found.twice:
-                    print(f"  LOST {found.lost} TWICE {found.twice}", flush=True)
+                if outcome.lost or outcome.twice:
+                    print(f"  LOST {outcome.lost} TWICE {outcome.twice}", flush=True)
                 campaigns += 1
         finally:
             place.end()
@@ -619,12 +620,12 @@ def smoke(folder: Path) -> dict[str, float]:
     campaign = Campaign(folder / "campaign", "brief", place, 1)
     dry_run(campaign.path)
     shutil.copytree(GOLDENS / "run", campaign.run)
-    found, events = read_outcome(campaign), campaign.events()
-    hit = Hit("rank killed", set(found.errors), events[0]["time"], 1, events[0]["time"], False)
+    outcome, events = read_outcome(campaign), campaign.events()
+    hit = Hit("rank killed", set(outcome.errors), events[0]["time"], 1, events[0]["time"], False)
     return {
-        "results": len(found.errors),
-        "results_lost": len(found.lost),
-        "mae_max_difference": max(worst for _, worst, _ in differences(found, found)),
+        "results": len(outcome.errors),
+        "results_lost": len(outcome.lost),
+        "mae_max_difference": max(worst for _, worst, _ in differences(outcome, outcome)),
         "recovery_seconds": (hit.recovered(campaign) or math.inf) - hit.at,
         "ranks": len(campaign.parts("rank")),
         "processes": len(place.processes("local", campaign.run)),

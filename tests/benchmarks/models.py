@@ -253,14 +253,14 @@ class Pair:
             budget: CPU time to spend in seconds; there are at least 2 turns.
         """
         rows, ends = len(bench.batches), time.process_time() + budget
-        found: list[tuple[float, float]] = []
-        while len(found) < 2 or time.process_time() < ends:
-            turn = len(found)
+        results: list[tuple[float, float]] = []
+        while len(results) < 2 or time.process_time() < ends:
+            turn = len(results)
             ours = seconds(partial(self.step, 0, turn % rows)) + bench.layout_seconds
-            found.append((ours, seconds(partial(self.step, 1, turn % rows))))
+            results.append((ours, seconds(partial(self.step, 1, turn % rows))))
         return {
-            "ours": statistics.median(a for a, _ in found),
-            "ratio": statistics.median(b / a for a, b in found),
+            "ours": statistics.median(a for a, _ in results),
+            "ratio": statistics.median(b / a for a, b in results),
         }
 
 
@@ -355,10 +355,10 @@ def measured_forces(conv: str, bench: Bench, budget: float) -> dict[str, float]:
     """Measure one conv on energies and forces."""
     pair = Pair.of(conv, bench, forces=True)
     pair.checked(conv)
-    found = pair.turns(bench, budget)
+    result = pair.turns(bench, budget)
     return {
-        f"forces_over_pyg_{conv}": found["ratio"],
-        f"cpu_graphs_forces_{conv}": BATCH / found["ours"],
+        f"forces_over_pyg_{conv}": result["ratio"],
+        f"cpu_graphs_forces_{conv}": BATCH / result["ours"],
     }
 
 
@@ -381,11 +381,11 @@ def compiled(conv: str) -> float:
     for row in range(3):
         quick.step(0, row)
         eager.step(0, row)
-    found = []
+    results = []
     for turn in range(15):
         slow = seconds(partial(eager.step, 0, turn % 3))
-        found.append(slow / seconds(partial(quick.step, 0, turn % 3)))
-    return statistics.median(found)
+        results.append(slow / seconds(partial(quick.step, 0, turn % 3)))
+    return statistics.median(results)
 
 
 def compiled_in_time(conv: str) -> float:
@@ -411,7 +411,7 @@ class OpTimes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[tuple[str, str], list[float]] = {}
+        self.timings: dict[tuple[str, str], list[float]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -420,7 +420,7 @@ class OpTimes(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         spent = time.process_time() - started
         shapes = " ".join(str(list(each.shape)) for each in args if isinstance(each, Tensor))
-        self.found.setdefault((func.__name__, shapes), []).append(spent)
+        self.timings.setdefault((func.__name__, shapes), []).append(spent)
         return result
 
 
@@ -434,7 +434,7 @@ def profiled(conv: str, forces: bool, count: int = 15) -> None:
     with OpTimes() as times:
         for _ in range(count):
             pair.step(0, 0)
-    rows = sorted(times.found.items(), key=lambda row: -sum(row[1]))
+    rows = sorted(times.timings.items(), key=lambda row: -sum(row[1]))
     inside = sum(sum(spent) for _, spent in rows) / count
     print(f"a step takes {1000 * whole:.1f} ms, {1000 * inside:.1f} of them in operations")
     for (name, shapes), spent in rows[:20]:
@@ -464,46 +464,46 @@ def main() -> None:
     parser.add_argument("--forces", action="store_true", help="with --profile: train on forces")
     parser.add_argument("--compiled", metavar="CONV", help=argparse.SUPPRESS)
     add_smoke(parser)
-    asked = parser.parse_args()
-    if asked.quick:
-        asked.seconds = 0.15
-    if asked.smoke:
-        asked.quick, asked.seconds, asked.only = True, 0.0, ["schnet"]
+    args = parser.parse_args()
+    if args.quick:
+        args.seconds = 0.15
+    if args.smoke:
+        args.quick, args.seconds, args.only = True, 0.0, ["schnet"]
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     keep_freed_memory()
     warnings.filterwarnings("ignore", message=".*torch.jit.*")
-    if asked.profile:
-        profiled(asked.profile, asked.forces)
+    if args.profile:
+        profiled(args.profile, args.forces)
         return
-    if asked.compiled:
-        print(compiled(asked.compiled))
+    if args.compiled:
+        print(compiled(args.compiled))
         return
-    bench = Bench.of(1 if asked.quick else 4)
+    bench = Bench.of(1 if args.quick else 4)
     figures: dict[str, float] = {
         "atoms_per_graph": statistics.mean(len(b.numbers) for b in bench.batches) / BATCH,
         "edges_per_graph": statistics.mean(b.edge_index.shape[1] for b in bench.batches) / BATCH,
         "layout_ms": 1000 * bench.layout_seconds,
     }
-    convs = chosen(asked.only)
+    convs = chosen(args.only)
     for conv in convs:
-        figures |= measured(conv, bench, asked.seconds)
-    more = [conv for conv in convs if conv in QUICK or not asked.quick]
+        figures |= measured(conv, bench, args.seconds)
+    more = [conv for conv in convs if conv in QUICK or not args.quick]
     for conv in (conv for conv in more if CONV_SPECS[conv].forces):
-        figures |= measured_forces(conv, bench, asked.seconds)
-    for conv in (conv for conv in convs if conv in WITH_LOOPS and not asked.quick):
-        figures |= measured_kernels(conv, bench, asked.seconds)
+        figures |= measured_forces(conv, bench, args.seconds)
+    for conv in (conv for conv in convs if conv in WITH_LOOPS and not args.quick):
+        figures |= measured_kernels(conv, bench, args.seconds)
     bandwidth = bytes_per_second(torch.device("cpu"), 2**24)
     for conv in (conv for conv in more if conv in WITH_LOOPS):
-        share = share_of_bandwidth(conv, bench, asked.seconds / 4, bandwidth)
+        share = share_of_bandwidth(conv, bench, args.seconds / 4, bandwidth)
         figures[f"share_of_bandwidth_{conv}"] = share
-    if not asked.quick:
+    if not args.quick:
         figures |= {f"compiled_over_eager_{conv}": compiled_in_time(conv) for conv in convs}
     figures["train_over_pyg_median"] = statistics.median(
         figures[f"train_over_pyg_{conv}"] for conv in convs
     )
     rounded = {name: float(f"{value:.4g}") for name, value in figures.items()}
-    finish(__file__, rounded, keep=not (asked.quick or asked.only))
+    finish(__file__, rounded, keep=not (args.quick or args.only))
 
 
 if __name__ == "__main__":

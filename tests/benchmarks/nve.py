@@ -78,11 +78,11 @@ def move(atoms: Atoms, calculator: EnsembleCalculator, steps: int, step: float) 
     """Move a copy at constant energy; give its total energies, meV/atom, [steps + 1]."""
     moving = atoms.copy()
     moving.calc = calculator
-    found = []
+    results = []
     dynamics = VelocityVerlet(moving, timestep=step * units.fs)
-    dynamics.attach(lambda: found.append(moving.get_total_energy()))
+    dynamics.attach(lambda: results.append(moving.get_total_energy()))
     dynamics.run(steps)
-    return 1e3 * np.array(found) / len(moving)
+    return 1e3 * np.array(results) / len(moving)
 
 
 def line(energies: np.ndarray, step: float) -> tuple[float, float]:

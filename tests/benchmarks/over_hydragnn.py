@@ -149,9 +149,9 @@ def work(side: str, count: int, pipe: Connection) -> None:
     if side in ("ours", "tuned"):
         torch.set_flush_denormal(True)
         keep_freed_memory()
-    while (said := pipe.recv()) is not None:
-        if isinstance(said, tuple):
-            conv, edges, forces = said
+    while (message := pipe.recv()) is not None:
+        if isinstance(message, tuple):
+            conv, edges, forces = message
             bench = bench_of(edges, count)
             layout = bench.layout_seconds if side == "ours" else 0.0
             if side == "ours":
@@ -176,16 +176,16 @@ def take_turns(pipes: dict[str, Connection], budget: float) -> dict[str, float]:
     Returns:
         Per side: our CPU seconds of a step, the others' over ours.
     """
-    found: list[dict[str, float]] = []
+    results: list[dict[str, float]] = []
     ends = time.monotonic() + budget
-    while len(found) < 2 or time.monotonic() < ends:
+    while len(results) < 2 or time.monotonic() < ends:
         turn = {}
         for side, pipe in pipes.items():
             pipe.send("step")
             turn[side] = pipe.recv()
-        found.append(turn)
+        results.append(turn)
     return {
-        side: statistics.median(t[side] / (1.0 if side == "ours" else t["ours"]) for t in found)
+        side: statistics.median(t[side] / (1.0 if side == "ours" else t["ours"]) for t in results)
         for side in pipes
     }
 
@@ -199,10 +199,10 @@ def measured(
     for side, pipe in pipes.items():
         pipe.send(what)
         sizes[side] = pipe.recv()
-    found = take_turns(pipes, budget)
+    result = take_turns(pipes, budget)
     name = f"{'forces' if forces else 'train'}_over_{{}}_{edges}_{conv}"
-    figures = {name.format(side): found[side] for side in pipes if side != "ours"}
-    figures[name.replace("over_{}", "graphs_per_cpu_second")] = BATCH / found["ours"]
+    figures = {name.format(side): result[side] for side in pipes if side != "ours"}
+    figures[name.replace("over_{}", "graphs_per_cpu_second")] = BATCH / result["ours"]
     if not forces:
         figures |= {f"parameters_{side}_{edges}_{conv}": sizes[side] for side in ("ours", "plain")}
     return figures
@@ -210,12 +210,12 @@ def measured(
 
 def summary(figures: dict[str, float]) -> dict[str, float]:
     """Return the least and the median of the ratios over HydraGNN, plain and tuned."""
-    found = {}
+    result = {}
     for side in ("plain", "tuned"):
         ratios = [value for name, value in figures.items() if f"_over_{side}_" in name]
-        found[f"over_{side}_least"] = min(ratios)
-        found[f"over_{side}_median"] = statistics.median(ratios)
-    return found
+        result[f"over_{side}_least"] = min(ratios)
+        result[f"over_{side}_median"] = statistics.median(ratios)
+    return result
 
 
 def main() -> None:
@@ -226,14 +226,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=THEIRS, metavar="CONV", help="not recorded")
     parser.add_argument("--seconds", type=float, default=16.0, help="for a conv, edges of a kind")
     add_smoke(parser)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     if importlib.util.find_spec("hydragnn") is None:
         skip(__file__, "HydraGNN is not installed: see what this script says about itself.")
         return
-    if asked.quick or asked.smoke:
-        asked.seconds = 0.5 if asked.quick else 0.0
-    convs = asked.only or (["egnn"] if asked.smoke else list(THEIRS))
-    count, started = (1 if asked.quick or asked.smoke else 4), time.monotonic()
+    if args.quick or args.smoke:
+        args.seconds = 0.5 if args.quick else 0.0
+    convs = args.only or (["egnn"] if args.smoke else list(THEIRS))
+    count, started = (1 if args.quick or args.smoke else 4), time.monotonic()
     spawn, pipes = multiprocessing.get_context("spawn"), {}
     for side in SIDES:
         pipes[side], theirs = spawn.Pipe()
@@ -243,12 +243,12 @@ def main() -> None:
     for conv in convs:
         for edges in EDGES:
             for forces in (False, True) if conv in WITH_FORCES else (False,):
-                figures |= measured(pipes, (conv, edges, forces), asked.seconds)
+                figures |= measured(pipes, (conv, edges, forces), args.seconds)
                 print(f"{conv}, {edges}: {time.monotonic() - started:.0f} s")
     for pipe in pipes.values():
         pipe.send(None)
     rounded = {k: float(f"{v:.4g}") for k, v in (figures | summary(figures)).items()}
-    finish(__file__, rounded, keep=not (asked.quick or asked.smoke or asked.only))
+    finish(__file__, rounded, keep=not (args.quick or args.smoke or args.only))
 
 
 if __name__ == "__main__":

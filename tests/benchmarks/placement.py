@@ -65,11 +65,11 @@ EQUAL = {200: 1024, 2000: 256}
 
 def widths(most: int) -> tuple[int, ...]:
     """Return the widths a trial may have: all up to 32, then 16 steps to each doubling."""
-    found, step = list(range(1, 33)), 2
-    while found[-1] < most:
-        found += [found[-1] + step * count for count in range(1, 17)]
+    results, step = list(range(1, 33)), 2
+    while results[-1] < most:
+        results += [results[-1] + step * count for count in range(1, 17)]
         step *= 2
-    return tuple(width for width in found if width <= most)
+    return tuple(width for width in results if width <= most)
 
 
 def law(work: Floats, loss: Floats, slots: Floats) -> Floats:
@@ -155,8 +155,8 @@ def moldable(works: Sequence[SimulatedWork], slots: int) -> Decide:
         enough = believed <= bound * factor
         columns = np.where(enough.any(axis=1), enough.argmax(axis=1), len(some) - 1)
         seconds = believed[np.arange(len(works)), columns]
-        found = (list_makespan(seconds, some[columns], slots), seconds, some[columns])
-        best = found if best is None or found[0] < 0.985 * best[0] else best
+        results = (list_makespan(seconds, some[columns], slots), seconds, some[columns])
+        best = results if best is None or results[0] < 0.985 * best[0] else best
     assert best is not None
     names = [work.name for work in works]
     seconds_of = dict(zip(names, best[1].tolist(), strict=True))
@@ -201,27 +201,27 @@ class Case:
     def policies(self, works: Sequence[SimulatedWork]) -> dict[str, Decide]:
         """Return the planners to compare; what plans by no prediction runs once."""
         size = EQUAL[self.count]
-        found: dict[str, Decide] = {"ours": plan, "moldable": moldable(works, self.machine.slots)}
-        found["longest_first"] = equal_longest_first(size)
+        result: dict[str, Decide] = {"ours": plan, "moldable": moldable(works, self.machine.slots)}
+        result["longest_first"] = equal_longest_first(size)
         if self.sigma == "0":
-            found |= {"waves": equal_waves(size), "first_come": equal_first_come(size)}
-        return found
+            result |= {"waves": equal_waves(size), "first_come": equal_first_come(size)}
+        return result
 
 
 def run(case: Case, seeds: int, share: int) -> dict[str, float]:
     """Return the figures of one column, means over seeds."""
-    found: dict[str, list[SimulationResult]] = {}
+    outcome: dict[str, list[SimulationResult]] = {}
     for seed in range(seeds):
         works = trials(case.count // share, seed, SIGMAS[case.sigma], case.machine.slots)
         for name, decide in case.policies(works).items():
-            found.setdefault(name, []).append(simulate(works, case.machine, decide=decide))
+            outcome.setdefault(name, []).append(simulate(works, case.machine, decide=decide))
     tag = f"{case.count}_s{case.sigma}"
     figures = {}
-    for name, results in found.items():
+    for name, results in outcome.items():
         assert not any(result.unfinished for result in results)
         ratio = statistics.fmean(result.makespan for result in results) / BOUND
         figures[f"bound_ratio_{tag}" if name == "ours" else f"{name}_{tag}"] = ratio
-    ours = found["ours"]
+    ours = outcome["ours"]
     figures[f"worst_{tag}"] = max(result.makespan for result in ours) / BOUND
     figures[f"useful_{tag}"] = statistics.fmean(result.useful for result in ours)
     mean = statistics.fmean(result.restarts for result in ours)
@@ -269,11 +269,11 @@ class Rehearsal:
 
     def figures(self) -> dict[str, float]:
         """Wait for its end, and give what it found out about the controller."""
-        said, _ = self.process.communicate()
-        assert self.process.returncode == 0, said
-        found = json.loads(said.splitlines()[-1])
+        output, _ = self.process.communicate()
+        assert self.process.returncode == 0, output
+        figures = json.loads(output.splitlines()[-1])
         kept = ("controller_cores", "records_per_second", "results_lost", "results_twice")
-        return {key: found[key] for key in kept}
+        return {key: figures[key] for key in kept}
 
 
 def main() -> None:
@@ -284,8 +284,8 @@ def main() -> None:
     add_smoke(parser)
     options = parser.parse_args()
     if options.smoke:
-        found = run(Case(200, "0", replace(MACHINE, hosts=512)), 1, 10) | decisions(1, 20, 512)
-        return finish(__file__, found, keep=False)
+        result = run(Case(200, "0", replace(MACHINE, hosts=512)), 1, 10) | decisions(1, 20, 512)
+        return finish(__file__, result, keep=False)
     rehearsal, figures = Rehearsal(options.quick), dict[str, float]()
     for count in (200, 2000):
         share = 4 if options.quick and count == 2000 else 1

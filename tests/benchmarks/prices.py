@@ -130,14 +130,14 @@ def halves(trials: list[Any]) -> list[tuple[list[Any], list[Any]]]:
     return [([trials[n] for n in a], [trials[n] for n in b]) for a, b in ((one, two), (two, one))]
 
 
-def off(said: float, was: float) -> float:
-    return abs(math.log(said / was))
+def off(estimate: float, was: float) -> float:
+    return abs(math.log(estimate / was))
 
 
-def errors(stats: StoreStats, found: list[dict[str, Any]]) -> dict[str, list[float]]:
+def errors(stats: StoreStats, results: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Return the errors of prices with and without what the other half tells, and of equal ones."""
     listed: dict[str, list[float]] = {}
-    pairs = [(TrialConfig.model_validate(each["config"]), each) for each in found]
+    pairs = [(TrialConfig.model_validate(each["config"]), each) for each in results]
     for seen, rest in halves(pairs):
         costs, plain = CostModel(stats), CostModel(stats)
         for trial, took in seen:
@@ -147,12 +147,12 @@ def errors(stats: StoreStats, found: list[dict[str, Any]]) -> dict[str, list[flo
         factor, alike = statistics.median(ratios), statistics.median(t["seconds"] for _, t in seen)
         for trial, took in rest:
             first, second = plain.price(trial), costs.price(trial)
-            for name, said in (
+            for name, estimate in (
                 ("error_formula", factor * first.epoch_seconds(1)),
                 ("error_corrected", second.epoch_seconds(1)),
                 ("error_all_alike", alike),
             ):
-                listed.setdefault(name, []).append(off(said, took["seconds"]))
+                listed.setdefault(name, []).append(off(estimate, took["seconds"]))
             for name, price in (("memory_formula", first), ("memory_corrected", second)):
                 listed.setdefault(name, []).append(off(price.memory(1), took["bytes"]))
     return listed
@@ -166,10 +166,10 @@ def main() -> None:
     quick, convs = options.quick or options.smoke, CONVS[:1] if options.smoke else CONVS
     trials = [config(conv, *sizes) for sizes in SIZES for conv in convs]
     columns = clusters(20 if options.smoke else 160)
-    found = measured(trials, columns, 1 if quick else 7)
-    listed = errors(columns.stats, found)
+    result = measured(trials, columns, 1 if quick else 7)
+    listed = errors(columns.stats, result)
     figures = {name: statistics.median(each) for name, each in listed.items()}
-    kept = {"stats": columns.stats, "trials": found}
+    kept = {"stats": columns.stats, "trials": result}
     finish(__file__, figures, keep=not quick, measured=kept)
 
 

@@ -39,11 +39,11 @@ def triplets(edge_index: Tensor, size: int, short: Tensor) -> tuple[Tensor, Tens
 
 def legendre(cosines: Tensor, orders: int) -> Tensor:
     """Give [T, orders]."""
-    found = [torch.ones_like(cosines), cosines]
+    results = [torch.ones_like(cosines), cosines]
     for n in range(1, orders - 1):
-        found.append(((2 * n + 1) * cosines * found[n] - n * found[n - 1]) / (n + 1))
+        results.append(((2 * n + 1) * cosines * results[n] - n * results[n - 1]) / (n + 1))
     size = torch.arange(orders, device=cosines.device)
-    return torch.stack(found, dim=1) * ((2 * size + 1) / (4 * math.pi)).sqrt()
+    return torch.stack(results, dim=1) * ((2 * size + 1) / (4 * math.pi)).sqrt()
 
 
 class Directed(NamedTuple):
@@ -75,10 +75,10 @@ class SphericalBasis(nn.Module):
         far = lengths.view(-1, 1, 1) / self.cutoff
         x = (far * self.roots).clamp(min=0.5)
         orders = self.roots.shape[0]
-        found = [torch.sin(x) / x, torch.sin(x) / x**2 - torch.cos(x) / x]
+        results = [torch.sin(x) / x, torch.sin(x) / x**2 - torch.cos(x) / x]
         for n in range(1, orders - 1):
-            found.append((2 * n + 1) / x * found[n] - found[n - 1])
-        radial = torch.stack([each[:, n] for n, each in enumerate(found)], dim=1)
+            results.append((2 * n + 1) / x * results[n] - results[n - 1])
+        radial = torch.stack([each[:, n] for n, each in enumerate(results)], dim=1)
         radial = radial * self.scale * fade(far, 1.0)
         return (radial[first] * legendre(cosines, orders).unsqueeze(-1)).flatten(1)
 
@@ -108,11 +108,11 @@ class DimeNetPPPeer(nn.Module):
             ends = torch.zeros_like(ends)
         block, old = self.block, state.messages
         own = F.silu(block.lin_ji(old) + ends)
-        heard = F.silu(block.lin_kj(old)) * block.lin_rbf2(block.lin_rbf1(edges.basis))
-        heard = F.silu(block.lin_down(heard))
-        turned = heard[state.first] * block.lin_sbf2(block.lin_sbf1(state.angular))
-        heard = summed(turned, state.second, len(old)) * state.envelope
-        new = own + F.silu(block.lin_up(heard))
+        messages = F.silu(block.lin_kj(old)) * block.lin_rbf2(block.lin_rbf1(edges.basis))
+        messages = F.silu(block.lin_down(messages))
+        turned = messages[state.first] * block.lin_sbf2(block.lin_sbf1(state.angular))
+        messages = summed(turned, state.second, len(old)) * state.envelope
+        new = own + F.silu(block.lin_up(messages))
         for layer in block.layers_before_skip:
             new = layer(new)
         new = F.silu(block.lin(new)) + old
@@ -153,9 +153,9 @@ class EdgeGatedPeer(MessagePassing):
         ends = (self.send(nodes), self.receive(nodes))
         met = self.edge_updater(index, ends=ends, gated=self.gate(along))
         gates = met.sigmoid() * weight
-        heard = self.propagate(index, values=self.value(nodes), gates=gates)
-        heard = heard / (1 + summed(gates, index[1], len(nodes)))
-        change = F.silu(self.norm(self.own(nodes) + heard))
+        messages = self.propagate(index, values=self.value(nodes), gates=gates)
+        messages = messages / (1 + summed(gates, index[1], len(nodes)))
+        change = F.silu(self.norm(self.own(nodes) + messages))
         return change, None if self.edge_norm is None else F.silu(self.edge_norm(met))
 
     def edge_update(self, ends_j: Tensor, ends_i: Tensor, gated: Tensor) -> Tensor:

@@ -93,11 +93,11 @@ def as_batch(ours: Any) -> Batch:
 def loss_of(net: PeerNet, data: Batch, scale: tuple[float, float], forces: bool) -> Tensor:
     """Return the Huber loss of energies in units of their spread, and of forces beside them."""
     mean, std = scale
-    energy, found = net(data, forces)
+    energy, result = net(data, forces)
     loss = F.huber_loss(energy, (data.energy - mean) / std)
-    if found is None:
+    if result is None:
         return loss
-    return 0.5 * (loss + F.huber_loss(found * std, data.forces))
+    return 0.5 * (loss + F.huber_loss(result * std, data.forces))
 
 
 PEERS: dict[str, type[nn.Module]] = {

@@ -24,8 +24,8 @@ class GINPeer(MessagePassing):
         self.nn = perceptron(width, width, width)
 
     def forward(self, x: Tensor, state: None, edges: Geometry) -> tuple[Tensor, None]:
-        heard = self.propagate(edges.edge_index, x=x, envelope=edges.envelope)
-        return self.nn(heard + (1 + self.eps) * x), None
+        messages = self.propagate(edges.edge_index, x=x, envelope=edges.envelope)
+        return self.nn(messages + (1 + self.eps) * x), None
 
     def message(self, x_j: Tensor, envelope: Tensor) -> Tensor:
         return x_j * envelope
@@ -40,9 +40,9 @@ class SAGEPeer(MessagePassing):
         self.heard = nn.Linear(sizes.features, sizes.features)
 
     def forward(self, x: Tensor, state: None, edges: Geometry) -> tuple[Tensor, None]:
-        heard = self.propagate(edges.edge_index, x=x, envelope=edges.envelope)
+        messages = self.propagate(edges.edge_index, x=x, envelope=edges.envelope)
         degree = summed(edges.envelope, edges.edge_index[1], x.shape[0])
-        return F.silu(self.own(x) + self.heard(heard / (1 + degree))), None
+        return F.silu(self.own(x) + self.heard(messages / (1 + degree))), None
 
     def message(self, x_j: Tensor, envelope: Tensor) -> Tensor:
         return x_j * envelope
@@ -69,8 +69,8 @@ class GATPeer(MessagePassing):
         alpha = self.edge_updater(
             index, x=(sent, received), basis=self.edge(basis).view(shape), envelope=loops
         )
-        heard = self.propagate(index, x=(sent, received), alpha=alpha)
-        return F.silu(heard.flatten(1) + self.bias), None
+        messages = self.propagate(index, x=(sent, received), alpha=alpha)
+        return F.silu(messages.flatten(1) + self.bias), None
 
     def edge_update(
         self,
@@ -104,17 +104,17 @@ class MFCPeer(MessagePassing):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, state: None, edges: Geometry) -> tuple[Tensor, None]:
-        heard = self.propagate(edges.edge_index, x=x, envelope=edges.envelope)
+        messages = self.propagate(edges.edge_index, x=x, envelope=edges.envelope)
         degree = summed(edges.envelope, edges.edge_index[1], x.shape[0])
         degree = degree.clamp(max=len(self.own) - 1)
         out = torch.zeros_like(x)
-        for place, (of_heard, of_own) in enumerate(zip(self.heard, self.own, strict=True)):
+        for place, (of_neighbors, of_own) in enumerate(zip(self.heard, self.own, strict=True)):
             far = (degree - place).abs()
             rows = (far < 1).flatten().nonzero().flatten()
             near = 1 - far[rows]
             share = near**3 * (10 - 15 * near + 6 * near**2)
-            said = of_heard(heard.index_select(0, rows)) + of_own(x.index_select(0, rows))
-            out = out.index_add(0, rows, said * share)
+            message = of_neighbors(messages.index_select(0, rows)) + of_own(x.index_select(0, rows))
+            out = out.index_add(0, rows, message * share)
         return F.silu(out + self.bias), None
 
     def message(self, x_j: Tensor, envelope: Tensor) -> Tensor:
@@ -131,8 +131,8 @@ class CGCNNPeer(MessagePassing):
         self.lin_s = nn.Linear(whole, sizes.features)
 
     def forward(self, x: Tensor, state: None, edges: Geometry) -> tuple[Tensor, None]:
-        heard = self.propagate(edges.edge_index, x=x, basis=edges.basis, envelope=edges.envelope)
-        return heard, None
+        messages = self.propagate(edges.edge_index, x=x, basis=edges.basis, envelope=edges.envelope)
+        return messages, None
 
     def message(self, x_i: Tensor, x_j: Tensor, basis: Tensor, envelope: Tensor) -> Tensor:
         z = torch.cat((x_i, x_j, basis), dim=-1)
@@ -174,12 +174,12 @@ class PNAPeer(MessagePassing):
         self.after = nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor, state: None, edges: Geometry) -> tuple[Tensor, None]:
-        heard = self.propagate(edges.edge_index, x=x, basis=edges.basis, envelope=edges.envelope)
-        return self.after(torch.cat((x, heard), dim=-1)), None
+        messages = self.propagate(edges.edge_index, x=x, basis=edges.basis, envelope=edges.envelope)
+        return self.after(torch.cat((x, messages), dim=-1)), None
 
     def message(self, x_i: Tensor, x_j: Tensor, basis: Tensor) -> Tensor:
-        said = self.before(torch.cat((x_i, x_j, basis), dim=-1))
-        return said if self.filter is None else said * self.filter(basis)
+        message = self.before(torch.cat((x_i, x_j, basis), dim=-1))
+        return message if self.filter is None else message * self.filter(basis)
 
     def aggregate(self, inputs: Tensor, envelope: Tensor, index: Tensor, dim_size: int) -> Tensor:
         return self.gather(inputs, envelope, index, dim_size)
@@ -218,8 +218,8 @@ class EGNNPeer(MessagePassing):
         self.update_ = perceptron(2 * width, width, width)
 
     def forward(self, x: Tensor, state: None, edges: Geometry) -> tuple[Tensor, None]:
-        heard = self.propagate(edges.edge_index, x=x, basis=edges.basis, envelope=edges.envelope)
-        return self.update_(torch.cat((x, heard), dim=-1)), None
+        messages = self.propagate(edges.edge_index, x=x, basis=edges.basis, envelope=edges.envelope)
+        return self.update_(torch.cat((x, messages), dim=-1)), None
 
     def message(self, x_i: Tensor, x_j: Tensor, basis: Tensor, envelope: Tensor) -> Tensor:
         message = self.edge(torch.cat((x_i, x_j, basis), dim=-1))

@@ -35,15 +35,17 @@ class PaiNNPeer(MessagePassing):
         self.talk = perceptron(2 * width, width, 3 * width)
 
     def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
-        heard, felt = self.propagate(
+        messages, felt = self.propagate(
             edges.edge_index,
             sent=self.send(x),
             vectors=state,
             filters=self.filter(edges.basis) * edges.envelope,
             directions=edges.directions,
         )
-        answer, vectors = update_vectors(self, x + heard, felt if state is None else state + felt)
-        return heard + answer, vectors
+        answer, vectors = update_vectors(
+            self, x + messages, felt if state is None else state + felt
+        )
+        return messages + answer, vectors
 
     def message(
         self, sent_j: Tensor, vectors_j: Known, filters: Tensor, directions: Tensor
@@ -77,7 +79,7 @@ class PNAEqPeer(MessagePassing):
         self.talk = perceptron(2 * width, width, 3 * width)
 
     def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
-        heard, felt = self.propagate(
+        messages, felt = self.propagate(
             edges.edge_index,
             sent=self.send(x),
             own=self.receive(x),
@@ -86,8 +88,10 @@ class PNAEqPeer(MessagePassing):
             directions=edges.directions,
             envelope=edges.envelope,
         )
-        answer, vectors = update_vectors(self, x + heard, felt if state is None else state + felt)
-        return heard + answer, vectors
+        answer, vectors = update_vectors(
+            self, x + messages, felt if state is None else state + felt
+        )
+        return messages + answer, vectors
 
     def message(
         self,
@@ -98,10 +102,10 @@ class PNAEqPeer(MessagePassing):
         directions: Tensor,
         envelope: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        said, point, *carry = sent_j.chunk(self.parts, dim=-1)
+        message, point, *carry = sent_j.chunk(self.parts, dim=-1)
         to_scalar, along, *through = filters.chunk(self.parts, dim=-1)
         arrows = (point * along * envelope).unsqueeze(1) * directions.unsqueeze(2)
-        scalars = (own_i + said) * to_scalar
+        scalars = (own_i + message) * to_scalar
         if vectors_j is None:
             return scalars, arrows
         return scalars, arrows + (carry[0] * through[0] * envelope).unsqueeze(1) * vectors_j
@@ -133,7 +137,7 @@ class ETPeer(MessagePassing):
 
     def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
         shape = (-1, self.heads, x.shape[1] // self.heads)
-        heard, felt = self.propagate(
+        messages, felt = self.propagate(
             edges.edge_index,
             query=self.query(x).view(shape),
             key=self.key(x).view(shape),
@@ -143,10 +147,10 @@ class ETPeer(MessagePassing):
             filters=self.filter(edges.basis) * edges.envelope,
             directions=edges.directions,
         )
-        heard = self.out(heard)
+        messages = self.out(messages)
         vectors = felt if state is None else state + felt
-        answer, vectors = update_vectors(self, x + heard, vectors)
-        return heard + answer, vectors
+        answer, vectors = update_vectors(self, x + messages, vectors)
+        return messages + answer, vectors
 
     def message(
         self,
@@ -160,11 +164,11 @@ class ETPeer(MessagePassing):
     ) -> tuple[Tensor, Tensor]:
         attention = 1 + F.silu((query_i * key_j * near).sum(dim=-1, keepdim=True))
         scalars, along, *carry = (sent_j * filters).chunk(self.parts, dim=-1)
-        heard = (scalars.view_as(near) * attention).flatten(1)
+        messages = (scalars.view_as(near) * attention).flatten(1)
         arrows = along.unsqueeze(1) * directions.unsqueeze(2)
         if vectors_j is None:
-            return heard, arrows
-        return heard, arrows + carry[0].unsqueeze(1) * vectors_j
+            return messages, arrows
+        return messages, arrows + carry[0].unsqueeze(1) * vectors_j
 
     def aggregate(
         self, inputs: tuple[Tensor, Tensor], index: Tensor, dim_size: int

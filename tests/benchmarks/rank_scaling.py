@@ -56,7 +56,7 @@ def rank_scaling(prepared: Prepared, rounds: int) -> dict[str, float]:
         ``rank_scaling_2``: CPU-seconds of one rank over those of two, the smallest of all kinds;
         for each kind also half the speed-up by the clock, and structures per CPU-second.
     """
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for kind, (ensemble, files) in prepared.items():
         place = files[0].parent
         runs: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
@@ -65,12 +65,12 @@ def rank_scaling(prepared: Prepared, rounds: int) -> dict[str, float]:
                 out = place / f"out{number}-{ranks}.csv"
                 measured.append(_measure(out, ensemble, files, ranks))
         pairs = list(zip(runs[1], runs[2], strict=True))
-        found[f"{kind}_rank_scaling_2"] = statistics.median(a[0] / b[0] for a, b in pairs)
-        found[f"{kind}_clock_scaling_2"] = statistics.median(a[1] / b[1] / 2 for a, b in pairs)
+        result[f"{kind}_rank_scaling_2"] = statistics.median(a[0] / b[0] for a, b in pairs)
+        result[f"{kind}_clock_scaling_2"] = statistics.median(a[1] / b[1] / 2 for a, b in pairs)
         seconds = statistics.median(cpu for cpu, _ in runs[1])
-        found[f"{kind}_screened_per_core_s"] = PER_FILE * len(files) / seconds
-    found["rank_scaling_2"] = min(v for k, v in found.items() if k.endswith("_rank_scaling_2"))
-    return found
+        result[f"{kind}_screened_per_core_s"] = PER_FILE * len(files) / seconds
+    result["rank_scaling_2"] = min(v for k, v in result.items() if k.endswith("_rank_scaling_2"))
+    return result
 
 
 def _files(place: Path, structures: list[Atoms]) -> list[Path]:

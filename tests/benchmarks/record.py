@@ -21,8 +21,8 @@ PACKAGES = ("torch", "torch-geometric", "numpy", "deephyper", "adios2", "vesin",
 
 def installed() -> dict[str, str]:
     """Return the versions of the packages that matter, as far as they are there."""
-    found = {each.name.replace("_", "-"): each.version for each in distributions()}
-    return {name: found[name] for name in PACKAGES if name in found}
+    result = {each.name.replace("_", "-"): each.version for each in distributions()}
+    return {name: result[name] for name in PACKAGES if name in result}
 
 
 def finish(script: str, figures: dict[str, float], *, keep: bool, **more: Any) -> None:

@@ -74,9 +74,9 @@ def rehearse(hosts: int, trials: int, epochs: int, minutes: float) -> dict[str, 
         done = subprocess.run(argv, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(done.returncode)  # the command has said why
-    found = json.loads(done.stdout)
-    makespans = found["makespan"] / found["predicted_makespan"]
-    figures = {name: value for name, value in found.items() if name not in LEFT_OUT}
+    result = json.loads(done.stdout)
+    makespans = result["makespan"] / result["predicted_makespan"]
+    figures = {name: value for name, value in result.items() if name not in LEFT_OUT}
     return figures | {"makespan_over_predicted": makespans}
 
 

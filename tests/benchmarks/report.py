@@ -77,14 +77,14 @@ def coloured(value: Any) -> Any:
 
 def paints(browser: Browser, page: Path, turns: int) -> list[float]:
     """Give first contentful paints, ms."""
-    found = []
+    results = []
     for _ in range(turns):
         with browser.page(page.as_uri()) as seen:
             seen.page.wait_for_function(
                 "performance.getEntriesByName('first-contentful-paint').length"
             )
-            found.append(seen.first_paint())
-    return found
+            results.append(seen.first_paint())
+    return results
 
 
 def looked_at(browser: Browser, page: Path) -> dict[str, float]:
@@ -106,14 +106,14 @@ def looked_at(browser: Browser, page: Path) -> dict[str, float]:
 def measure(browser: Browser, run: Path, folder: Path, turns: int) -> dict[str, float]:
     """Give all figures of one run."""
     ours, theirs = folder / "ours.html", folder / "theirs.html"
-    found = build(run, ours)
+    result = build(run, ours)
     peer(run, theirs)
     pairs = [(paints(browser, ours, 1)[0], paints(browser, theirs, 1)[0]) for _ in range(turns)]
-    found["first_paint_ms"] = statistics.median(own for own, _ in pairs)
-    found["peer_first_paint_ms"] = statistics.median(other for _, other in pairs)
-    found["first_paint_ratio"] = found["first_paint_ms"] / found["peer_first_paint_ms"]
-    found["peer_megabytes"] = theirs.stat().st_size / 1e6
-    return found | looked_at(browser, ours)
+    result["first_paint_ms"] = statistics.median(own for own, _ in pairs)
+    result["peer_first_paint_ms"] = statistics.median(other for _, other in pairs)
+    result["first_paint_ratio"] = result["first_paint_ms"] / result["peer_first_paint_ms"]
+    result["peer_megabytes"] = theirs.stat().st_size / 1e6
+    return result | looked_at(browser, ours)
 
 
 def main() -> None:
@@ -134,8 +134,8 @@ def main() -> None:
         if not quick:
             runs["made2000"] = make_campaign(folder / "large", trials=2000, hosts=32).path
         for label, run in runs.items():
-            found = measure(browser, run, folder, turns=1 if quick else 5)
-            figures |= {f"{label}_{key}": value for key, value in found.items()}
+            result = measure(browser, run, folder, turns=1 if quick else 5)
+            figures |= {f"{label}_{key}": value for key, value in result.items()}
     return finish(__file__, figures, keep=not quick)
 
 

@@ -62,9 +62,9 @@ class Service:
             assert time.monotonic() - begin < 120, "the service does not start"
             time.sleep(0.01)
         self.seconds = time.monotonic() - begin
-        found = re.search(r"on http://127\.0\.0\.1:(\d+)", self.log.read_text())
-        assert found is not None, self.log.read_text()
-        self.port = int(found[1])
+        match = re.search(r"on http://127\.0\.0\.1:(\d+)", self.log.read_text())
+        assert match is not None, self.log.read_text()
+        self.port = int(match[1])
 
     def ask(self, bodies: list[bytes]) -> list[float]:
         """Send requests one after the other over one connection; give each one's seconds."""
@@ -96,15 +96,15 @@ class Service:
 
 def body(atoms: Atoms) -> bytes:
     """Give one structure as a request."""
-    asked = {"numbers": atoms.numbers.tolist(), "positions": atoms.positions.tolist()}
-    return json.dumps({"structures": [asked]}).encode()
+    structure = {"numbers": atoms.numbers.tolist(), "positions": atoms.positions.tolist()}
+    return json.dumps({"structures": [structure]}).encode()
 
 
 def measure(path: Path, folder: Path, *, rounds: int, count: int) -> dict[str, float]:
     """Ask in turns."""
     source = Source(resource_path("graph_datasets/g2_xtb.extxyz.gz"))
-    found = [item for _, item in READERS["extxyz"].read(source, 0, 9 * count)][::9]
-    molecules = [item for item in found if isinstance(item, Atoms)]
+    results = [item for _, item in READERS["extxyz"].read(source, 0, 9 * count)][::9]
+    molecules = [item for item in results if isinstance(item, Atoms)]
     bodies = [body(atoms) for atoms in molecules]
     ensemble, service = Ensemble.load(path), Service(path, folder)
     times: dict[str, list[float]] = {"alone": [], "one": [], "many": []}

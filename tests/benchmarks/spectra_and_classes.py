@@ -77,9 +77,9 @@ def main(folder: Path, spectra: Path) -> None:
         subprocess.run(command, check=True, stdout=sys.stderr)
         scores = json.loads((run / "report/ensemble.json").read_text())["heads"][head]
         simple = ("mean_baseline_mae", "elements_mae", "descriptor_mae")
-        shown = ("test_rows", *simple, "test_mae", "coverage90")
+        columns = ("test_rows", *simple, "test_mae", "coverage90")
         more = [key for key in ("accuracy", "auc", "ece") if key in scores]
-        print(head, *(f"{key} {scores[key]:.4g}" for key in (*shown, *more)))
+        print(head, *(f"{key} {scores[key]:.4g}" for key in (*columns, *more)))
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ def lightning_turns(trainer: Trainer, loader: Any, turns: int, between: Callable
     """Let Lightning train ``turns`` epochs, and do something else after each; CPU seconds each."""
     import lightning
 
-    found: list[float] = []
+    results: list[float] = []
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -209,7 +209,7 @@ def lightning_turns(trainer: Trainer, loader: Any, turns: int, between: Callable
             self.started = time.process_time()
 
         def on_train_epoch_end(self, *_: Any) -> None:
-            found.append(time.process_time() - self.started)
+            results.append(time.process_time() - self.started)
             between()
 
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
@@ -222,7 +222,7 @@ def lightning_turns(trainer: Trainer, loader: Any, turns: int, between: Callable
         callbacks=[Clock()],
         **quiet,
     ).fit(Module(), loader)
-    return found
+    return results
 
 
 def throughput(conv: str, columns: Columns, turns: int) -> dict[str, float]:
@@ -348,15 +348,15 @@ def weak_scaling(conv: str, turns: int, steps: int = STEPS) -> dict[str, float]:
             loads = np.array([shares for _, shares, _ in both])
             imbalances.append(float((loads.max(0) / loads.mean(0)).mean()))
             waits.append(both[0][2])
-    shown = {
+    values = {
         "weak_scaling_2": statistics.median(ratios),
         "strangers_2": statistics.median(limits),
         "imbalance_2": max(imbalances),
     }
     for name in ("communication", "exposed"):
         if all(name in wait for wait in waits):
-            shown[f"{name}_ms_per_step"] = 1e3 / steps * statistics.median(w[name] for w in waits)
-    return shown
+            values[f"{name}_ms_per_step"] = 1e3 / steps * statistics.median(w[name] for w in waits)
+    return values
 
 
 def main() -> None:
@@ -379,10 +379,10 @@ def main() -> None:
     if "throughput" in parts:
         columns = data(1)
         for conv in CONVS[: 1 if options.quick else None]:
-            found = throughput(conv, columns, 3 if options.quick else 9)
+            result = throughput(conv, columns, 3 if options.quick else 9)
             if conv == CONVS[0]:
-                figures |= found
-            figures |= {f"{name}_{conv}": value for name, value in found.items()}
+                figures |= result
+            figures |= {f"{name}_{conv}": value for name, value in result.items()}
     rounded = {name: float(f"{value:.4g}") for name, value in figures.items()}
     return finish(__file__, rounded, keep=not (options.quick or options.only))
 

@@ -85,8 +85,8 @@ def card(shipped_name: str, name: str) -> str:
     lines = resource_path(f"graph_datasets/{shipped_name}.toml").read_text().splitlines()
     changed = {"name =": f'name = "{name}"', "group": f'group = "composition"\n{SHARES}'}
     kept = [line for line in lines if not line.startswith(("published", "shares", "# "))]
-    told = [next((new for old, new in changed.items() if x.startswith(old)), x) for x in kept]
-    return "\n".join(told) + "\n"
+    card_lines = [next((new for old, new in changed.items() if x.startswith(old)), x) for x in kept]
+    return "\n".join(card_lines) + "\n"
 
 
 def campaign(name: str, what: dict[str, Any], seed: int, folder: Path) -> Path:
@@ -174,10 +174,10 @@ def main() -> None:
         for name, what in sets.items():
             folder = (options.run or Path(scratch)).resolve() / name
             seeds = SEEDS[:1] if options.quick else SEEDS
-            found = [run(name, what, seed, folder) for seed in seeds]
-            figures[f"{name}_test_graphs"] = _graphs(found[0])
+            results = [run(name, what, seed, folder) for seed in seeds]
+            figures[f"{name}_test_graphs"] = _graphs(results[0])
             for head in what["heads"]:
-                figures |= gathered(head, [heads[head] for heads in found])
+                figures |= gathered(head, [heads[head] for heads in results])
     return finish(__file__, figures, keep=not options.quick)
 
 

@@ -47,11 +47,13 @@ def record(name: str, run: Path) -> None:
     arrays = {"objective": np.array([one.objective for one in candidates])}
     for split in SPLITS:
         test = split == "test"
-        said = predict_split(context, members, split, "cpu") if test else context.stored(split)
+        predictions = (
+            predict_split(context, members, split, "cpu") if test else context.stored(split)
+        )
         for head in context.targets:
             truth, kept = context.truth(head, split)
             kept &= context.graph_of_row(head, split) < (MOST_TEST if test else np.inf)
-            errors = (said[head][:, kept] - truth[kept]) / context.scale(head)
+            errors = (predictions[head][:, kept] - truth[kept]) / context.scale(head)
             arrays[f"{head}/{split}"] = errors.astype(np.float16)
             arrays[f"{head}/{split}/group"] = context.group_of_row(head, split)[kept]
     PREDICTIONS.mkdir(exist_ok=True)
@@ -91,12 +93,12 @@ def weigh_before(objectives: np.ndarray, heads: Heads) -> list[np.ndarray]:
     if min(len(np.unique(head.group)) for head in sel) < ENOUGH:
         return [select_top_k(objectives.tolist(), MEMBERS)] * len(heads)
     set_of_all = np.flatnonzero(greedy_before(sel, MEMBERS))
-    found = []
+    results = []
     for head in sel:
         weights = np.zeros(len(objectives))
         weights[set_of_all] = greedy_before([head.take(slice(None), set_of_all)], FLOOR)
-        found.append(weights)
-    return found
+        results.append(weights)
+    return results
 
 
 def greedy_before(heads: list[ScoredHead], floor: int) -> np.ndarray:
@@ -114,8 +116,8 @@ def greedy_before(heads: list[ScoredHead], floor: int) -> np.ndarray:
         counts = counts + (np.arange(len(counts)) == np.argmin(scores))
         if np.count_nonzero(counts) >= floor and scores.min() < lowest:
             best, lowest = counts, float(scores.min())
-    found: np.ndarray = best / best.sum()
-    return found
+    result: np.ndarray = best / best.sum()
+    return result
 
 
 def weigh_today(heads: Heads) -> list[np.ndarray]:
@@ -123,9 +125,11 @@ def weigh_today(heads: Heads) -> list[np.ndarray]:
     known = []
     for head in heads.values():
         both = [head[split] for split in ("val", "sel")]
-        said = np.concatenate([one.predictions for one in both], axis=1)
+        predictions = np.concatenate([one.predictions for one in both], axis=1)
         group = np.concatenate([one.group for one in both])
-        known.append(ScoredHead(said, np.zeros(said.shape[1:]), 1.0 / len(heads), group))
+        known.append(
+            ScoredHead(predictions, np.zeros(predictions.shape[1:]), 1.0 / len(heads), group)
+        )
     return weigh_members(known, Terms(ROUNDS), MEMBERS)
 
 
@@ -146,8 +150,8 @@ def measure(path: Path, cuts: tuple[int | None, ...], repeats: int) -> dict[str,
         errors: dict[str, list[list[float]]] = {name: [[], []] for name in heads}
         for seed in range(repeats if groups else 1):
             short = cut(heads, groups, seed)
-            found = zip(heads, weigh_today(short), weigh_before(objectives, short), strict=True)
-            for name, today, before in found:
+            results = zip(heads, weigh_today(short), weigh_before(objectives, short), strict=True)
+            for name, today, before in results:
                 errors[name][0].append(error(heads[name]["test"], today))
                 errors[name][1].append(error(heads[name]["test"], before))
         for name, both in errors.items():

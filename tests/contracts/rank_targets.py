@@ -50,12 +50,12 @@ def report(spec):
 def obey(spec):
     """Stay until rank 0 is asked for something."""
     _show(spec, "pid", os.getpid())
-    asked = os.environ.get("HYDRAGNN_HPO_REQUESTS")
-    if asked is None:
+    request = os.environ.get("HYDRAGNN_HPO_REQUESTS")
+    if request is None:
         _show(spec, "asked", None)
         return 0
-    os.set_blocking(int(asked), True)
-    _show(spec, "asked", os.read(int(asked), 100).decode().strip())
+    os.set_blocking(int(request), True)
+    _show(spec, "asked", os.read(int(request), 100).decode().strip())
     return 0
 
 
@@ -159,7 +159,7 @@ def all_reduce(spec):
     layer(torch.ones(4, 2)).sum().backward()
     torch.optim.AdamW(layer.parameters()).step()
     local = [int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
-    shown = {"total": total.item(), "draw": draw.tolist(), "warm": warm, "local": local}
-    _show(spec, "reduced", shown)
+    values = {"total": total.item(), "draw": draw.tolist(), "warm": warm, "local": local}
+    _show(spec, "reduced", values)
     dist.destroy_process_group()
     return 0

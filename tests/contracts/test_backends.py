@@ -47,24 +47,28 @@ TORCH = ("torch", "torch.distributed", "torch._dynamo")
 
 
 def make_local(
-    run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
+    run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **options: float
 ) -> Backend:
-    return LocalBackend(slots=2, run_dir=run_dir, jobs=JOBS, preload=preload, **asked)
+    return LocalBackend(slots=2, run_dir=run_dir, jobs=JOBS, preload=preload, **options)
 
 
 def make_fleet(
-    name: str, run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
+    name: str,
+    run_dir: Path,
+    preload: tuple[str, ...],
+    environment: dict[str, str],
+    **options: float,
 ) -> Backend:
-    machine = MachineConfig(backend=name, slots=2, **asked)
+    machine = MachineConfig(backend=name, slots=2, **options)
     transport = TRANSPORTS[name](machine, run_dir, environment)
     return fleet_on(transport, machine, run_dir, preload, jobs=JOBS)
 
 
 def make_ray(
-    run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
+    run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **options: float
 ) -> Backend:
     machine = MachineConfig(
-        backend="ray", address=environment["ADDRESS"], hosts=1, slots=2, **asked
+        backend="ray", address=environment["ADDRESS"], hosts=1, slots=2, **options
     )
     return RayBackend(machine, run_dir=run_dir, environment=environment, jobs=JOBS, preload=preload)
 
@@ -107,11 +111,11 @@ class Stage:
             lease_seconds=self.lease_seconds,
             sample_seconds=sample_seconds,
         )
-        until(lambda: self.hear() or self.backend.slots, "slots")
+        until(lambda: self.receive() or self.backend.slots, "slots")
         self.events = [event for event in self.events if event.kind != "host_joined"]
         return self.backend
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Keep the backend alive, on whose beats ranks may hang."""
         if self.outlives:
             self.events += self.backend.poll(0.0)
@@ -127,7 +131,7 @@ class Stage:
     def start(self, kind: str, *, name: str = "job", width: int = 1, **spec) -> Job:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
-        slots = until(lambda: self.hear() or self.backend.slots, "slots")[:width]
+        slots = until(lambda: self.receive() or self.backend.slots, "slots")[:width]
         watch = folder / "metrics.jsonl"
         spec |= {"folder": str(folder), "metrics": str(watch)}
         job = Job(name, kind, width, spec, folder / "log", watch, slots)
@@ -144,7 +148,7 @@ class Stage:
         """End ranks that stay, and well."""
         (self.folder / job.id / "go").touch()
 
-    def told(self, kind: str, job: str | None = None) -> list[Event]:
+    def events_of(self, kind: str, job: str | None = None) -> list[Event]:
         return [event for event in self.events if (event.kind, event.job) == (kind, job)]
 
     def wait(
@@ -152,15 +156,15 @@ class Stage:
     ) -> Event:
         """Poll until so many of such events were told; gives the last of them."""
         deadline = time.monotonic() + seconds
-        while len(self.told(kind, job)) < count:
+        while len(self.events_of(kind, job)) < count:
             assert time.monotonic() < deadline, f"no {kind} of {job} in {self.events}"
             self.events += self.backend.poll(0.2)
-        return self.told(kind, job)[-1]
+        return self.events_of(kind, job)[-1]
 
-    def shown(self, job: Job, name: str, rank: int = 0):
+    def wait_for_output(self, job: Job, name: str, rank: int = 0):
         """Wait for what a rank has shown."""
         path = self.folder / job.id / f"{name}.{rank}"
-        until(lambda: self.hear() or path.exists(), str(path))
+        until(lambda: self.receive() or path.exists(), str(path))
         return json.loads(path.read_text())
 
     def works(self, name: str) -> None:
@@ -214,7 +218,7 @@ def test_a_job_runs_in_ranks_that_know_their_place(stage):
     job = stage.start("report", width=2, codes=[0, 3])
 
     assert stage.wait("ended", "job").data["codes"] == [0, 3]
-    reports = [stage.shown(job, "report", rank) for rank in range(2)]
+    reports = [stage.wait_for_output(job, "report", rank) for rank in range(2)]
     for rank, seen in enumerate(reports):
         environment = seen["environment"]
         assert environment["RANK"] == environment["LOCAL_RANK"] == str(rank)
@@ -252,7 +256,7 @@ def test_events_of_a_job_come_in_order_and_once(stage):
 
 
 @pytest.mark.parametrize(
-    ("kind", "how", "code", "said"),
+    ("kind", "how", "code", "message"),
     [
         ("misbehave", "raise", 1, "RuntimeError: a very particular sentence"),
         ("misbehave", "none", 1, "gave None, not an exit code"),
@@ -262,13 +266,15 @@ def test_events_of_a_job_come_in_order_and_once(stage):
         ("no_module", "", 1, "Error: "),
     ],
 )
-def test_a_target_that_misbehaves_or_is_missing_has_a_code_and_a_log(stage, kind, how, code, said):
+def test_a_target_that_misbehaves_or_is_missing_has_a_code_and_a_log(
+    stage, kind, how, code, message
+):
     stage.open()
 
     job = stage.start(kind, how=how)
 
     assert stage.wait("ended", "job").data["codes"] == [code]
-    assert said in job.log.read_text()
+    assert message in job.log.read_text()
     stage.works("next")
 
 
@@ -279,10 +285,10 @@ def test_records_come_completely_and_in_order_while_the_job_runs(stage):
     job = stage.start("emit", lines=1000, stay=True)
 
     stage.wait("record", "job", count=1000)
-    assert not stage.told("ended", "job")
+    assert not stage.events_of("ended", "job")
     stage.go(job)
     stage.wait("ended", "job")
-    numbers = [event.data["number"] for event in stage.told("record", "job")]
+    numbers = [event.data["number"] for event in stage.events_of("record", "job")]
     assert numbers == list(range(1000))
 
 
@@ -300,8 +306,8 @@ def test_a_controller_that_does_not_listen_stops_no_rank(stage):
     stage.go(job)
 
     assert stage.wait("ended", "job").data["codes"] == [0]
-    assert len(stage.told("record", "job")) == 2000
-    assert not stage.told("agent_lost")
+    assert len(stage.events_of("record", "job")) == 2000
+    assert not stage.events_of("agent_lost")
 
 
 def test_a_large_spec_arrives(stage):
@@ -323,7 +329,7 @@ def test_a_hundred_short_jobs_all_end_well(stage):
     for number in range(100):
         ended = stage.wait("ended", f"j{number}")
         assert ended.data["codes"] == [0] * (1 + number % 2)
-        assert [e.data["number"] for e in stage.told("record", f"j{number}")] == [0, 1, 2]
+        assert [e.data["number"] for e in stage.events_of("record", f"j{number}")] == [0, 1, 2]
     assert sum(event.kind == "ended" for event in stage.events) == 100
 
 
@@ -331,7 +337,7 @@ def test_a_hundred_short_jobs_all_end_well(stage):
 def test_stop_lets_a_job_end_by_itself(stage):
     stage.open()
     job = stage.start("polite", width=2)
-    [stage.shown(job, "pid", rank) for rank in range(2)]
+    [stage.wait_for_output(job, "pid", rank) for rank in range(2)]
 
     stage.backend.stop("job", grace=100.0)
 
@@ -343,7 +349,7 @@ def test_stop_lets_a_job_end_by_itself(stage):
 def test_stop_forces_a_job_after_its_grace(stage):
     stage.open()
     job = stage.start("stubborn", width=2)
-    [stage.shown(job, "pid", rank) for rank in range(2)]
+    [stage.wait_for_output(job, "pid", rank) for rank in range(2)]
     began = time.monotonic()
 
     stage.backend.stop("job", grace=0.5)
@@ -359,7 +365,7 @@ def test_stop_of_a_job_that_waits_for_its_zygote_ends_it_at_once(stage):
     stage.backend.stop("job")
 
     assert stage.wait("ended", "job").data["codes"] == [-15, -15]
-    assert not stage.told("ready")
+    assert not stage.events_of("ready")
     assert job.log.read_bytes() == b"", "no rank has run"
 
 
@@ -378,7 +384,7 @@ def test_an_unknown_kind_is_refused_and_stop_of_what_does_not_run_is_nothing(sta
 def test_a_killed_rank_ends_its_peers(stage):
     stage.open()
     job = stage.start("sleep", width=2)
-    pids = [stage.shown(job, "pid", rank) for rank in range(2)]
+    pids = [stage.wait_for_output(job, "pid", rank) for rank in range(2)]
 
     os.kill(pids[1], signal.SIGKILL)
 
@@ -391,20 +397,20 @@ def test_a_killed_rank_ends_its_peers(stage):
 def test_the_lease_is_renewed_while_the_controller_listens(stage):
     stage.open(lease_seconds=30.0)
     job = stage.start("sleep")
-    stage.shown(job, "pid")
+    stage.wait_for_output(job, "pid")
     first = stage.lease()
 
-    until(lambda: stage.hear() or stage.lease() > first, "renewal")
+    until(lambda: stage.receive() or stage.lease() > first, "renewal")
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         ("", "place: cannot be used (No such file"),
         ("place/log", "place/log: cannot be used (Is a directory)."),
     ],
 )
-def test_a_job_without_place_for_its_log_ends_with_a_sentence(stage, made, said):
+def test_a_job_without_place_for_its_log_ends_with_a_sentence(stage, made, message):
     stage.open()
     (stage.folder / made).mkdir(parents=True, exist_ok=True)
     log = stage.folder / "place" / "log"
@@ -413,25 +419,25 @@ def test_a_job_without_place_for_its_log_ends_with_a_sentence(stage, made, said)
 
     ended = stage.wait("ended", "job")
     assert ended.data["codes"] == [73]
-    assert said in ended.data["error"]
+    assert message in ended.data["error"]
 
 
-def test_rank_0_reads_what_it_is_asked(stage):
+def test_rank_0_reads_its_requests(stage):
     stage.open()
     job = stage.start("obey", width=2)
-    stage.shown(job, "pid", 1)
+    stage.wait_for_output(job, "pid", 1)
 
     stage.backend.ask("job", "yield")
 
     assert stage.wait("ended", "job").data["codes"] == [0, 0]
-    assert [stage.shown(job, "asked", rank) for rank in range(2)] == ["yield", None]
+    assert [stage.wait_for_output(job, "asked", rank) for rank in range(2)] == ["yield", None]
 
 
 @everywhere
-def test_a_killed_zygote_is_told_and_replaced(stage):
+def test_a_killed_zygote_is_reported_and_replaced(stage):
     stage.open()
     job = stage.start("sleep", width=2)
-    pids = [stage.shown(job, "pid", rank) for rank in range(2)]
+    pids = [stage.wait_for_output(job, "pid", rank) for rank in range(2)]
     (zygote,) = tagged(stage.folder, "hpo-zygote")
 
     os.kill(zygote, signal.SIGKILL)
@@ -441,15 +447,15 @@ def test_a_killed_zygote_is_told_and_replaced(stage):
     # Their signals were sent with the zygote's end; on a busy host they die a moment later.
     until(lambda: not any(map(is_alive, pids)), "end of the ranks")
     stage.works("next")
-    assert len(stage.told("ready")) == 2
+    assert len(stage.events_of("ready")) == 2
 
 
 @pytest.mark.parametrize("killed", ["rank", "zygote"])
 def test_what_a_rank_started_does_not_outlive_it(stage, killed):
     stage.open()
     job = stage.start("parent", escape=killed == "zygote")
-    children = stage.shown(job, "children")
-    pid = stage.shown(job, "pid")
+    children = stage.wait_for_output(job, "children")
+    pid = stage.wait_for_output(job, "pid")
     if killed == "zygote":
         (pid,) = tagged(stage.folder, "hpo-zygote")
 
@@ -463,7 +469,7 @@ def test_what_a_rank_started_does_not_outlive_it(stage, killed):
 def test_a_hung_zygote_is_replaced(stage):
     stage.open(lease_seconds=10.0)  # three of them without an answer are too many
     job = stage.start("sleep")
-    stage.shown(job, "pid")
+    stage.wait_for_output(job, "pid")
     (zygote,) = tagged(stage.folder, "hpo-zygote")
 
     os.kill(zygote, signal.SIGSTOP)
@@ -476,7 +482,7 @@ def test_a_hung_zygote_is_replaced(stage):
 def test_a_killed_agent_loses_no_record_and_is_replaced(stage):
     stage.open()
     job = stage.start("emit", lines=300, stay=True)
-    stage.shown(job, "emitted")
+    stage.wait_for_output(job, "emitted")
     (agent,) = tagged(stage.folder, "hpo-agent")
     ranks = tagged(stage.folder, "hpo-rank")
 
@@ -486,7 +492,7 @@ def test_a_killed_agent_loses_no_record_and_is_replaced(stage):
     assert stage.wait("ended", "job").data["codes"] == [-9]
     assert ranks
     assert not any(map(is_alive, ranks))
-    assert [e.data["number"] for e in stage.told("record", "job")] == list(range(300))
+    assert [e.data["number"] for e in stage.events_of("record", "job")] == list(range(300))
     stage.works("next")
 
 
@@ -495,7 +501,7 @@ def test_a_killed_agent_loses_no_record_and_is_replaced(stage):
 def test_ranks_of_a_frozen_agent_end_themselves(stage):
     stage.open(lease_seconds=6.0)
     job = stage.start("sleep", width=2)
-    pids = [stage.shown(job, "pid", rank) for rank in range(2)]
+    pids = [stage.wait_for_output(job, "pid", rank) for rank in range(2)]
     (agent,) = tagged(stage.folder, "hpo-agent")
 
     os.kill(agent, signal.SIGSTOP)
@@ -508,7 +514,7 @@ def test_ranks_of_a_frozen_agent_end_themselves(stage):
 
 
 @pytest.mark.parametrize("preload", ["broken_import", "no_such_module"])
-def test_a_preload_that_fails_is_said_and_ends_the_jobs(stage, preload):
+def test_a_preload_that_fails_is_reported_and_ends_the_jobs(stage, preload):
     stage.open(preload=(preload,))
     stage.start("nothing", name="first")
 
@@ -517,7 +523,7 @@ def test_a_preload_that_fails_is_said_and_ends_the_jobs(stage, preload):
     assert ended.data["codes"] == [-9]
     assert preload in ended.data["error"]
     stage.events += stage.backend.poll(0.5)
-    assert len(stage.told("zygote_lost")) == 1, "failing imports must not loop"
+    assert len(stage.events_of("zygote_lost")) == 1, "failing imports must not loop"
     stage.start("nothing", name="second")
     assert preload in stage.wait("ended", "second").data["error"]
 
@@ -527,13 +533,13 @@ def test_a_zygote_killed_as_it_imports_is_replaced_until_it_is_hopeless(stage):
     job = stage.start("nothing")
 
     for lost in range(1, 4):
-        assert not stage.told("ended", job.id)
-        (zygote,) = until(lambda: stage.hear() or tagged(stage.folder, "hpo-zygote"), "zygote")
+        assert not stage.events_of("ended", job.id)
+        (zygote,) = until(lambda: stage.receive() or tagged(stage.folder, "hpo-zygote"), "zygote")
         os.kill(zygote, signal.SIGKILL)
         stage.wait("zygote_lost", count=lost)
     ended = stage.wait("ended", job.id)
 
-    errors = [event.data["error"] for event in stage.told("zygote_lost")]
+    errors = [event.data["error"] for event in stage.events_of("zygote_lost")]
     assert errors[:2] == [None, None]
     assert "ended (code -9) while importing slow_import" in errors[2]
     assert ended.data["error"] == errors[2]
@@ -543,7 +549,7 @@ def test_a_zygote_killed_as_it_imports_is_replaced_until_it_is_hopeless(stage):
 def test_close_ends_everything(stage):
     stage.open()
     job = stage.start("stubborn", width=2)
-    stage.shown(job, "pid", 1)
+    stage.wait_for_output(job, "pid", 1)
 
     stage.backend.close()
 
@@ -591,7 +597,7 @@ def test_ranks_forked_from_a_warm_torch_train_together(stage):
     for number in range(3):
         job = stage.start("all_reduce", name=f"j{number}", width=2)
         assert stage.wait("ended", job.id).data["codes"] == [0, 0], job.log.read_text()
-        seen = [stage.shown(job, "reduced", rank) for rank in range(2)]
+        seen = [stage.wait_for_output(job, "reduced", rank) for rank in range(2)]
         assert [rank["total"] for rank in seen] == [3.0, 3.0]
         draws += [tuple(rank["draw"]) for rank in seen]
         assert all(rank["warm"] for rank in seen), "a rank imported torch by itself"
@@ -602,7 +608,7 @@ def test_draws_of_a_rank_depend_on_its_job_alone(stage):
     stage.open()
     job = stage.start("report", width=2)
     stage.wait("ended", "job")
-    first = [stage.shown(job, "report", rank)["draw"] for rank in range(2)]
+    first = [stage.wait_for_output(job, "report", rank)["draw"] for rank in range(2)]
     for path in (stage.folder / "job").glob("report.*"):
         path.unlink()
 
@@ -610,16 +616,16 @@ def test_draws_of_a_rank_depend_on_its_job_alone(stage):
     stage.backend.start(dataclasses.replace(job, log=stage.folder / "log"))
     stage.wait("ended", "job")
 
-    second = [stage.shown(job, "report", rank)["draw"] for rank in range(2)]
+    second = [stage.wait_for_output(job, "report", rank)["draw"] for rank in range(2)]
     assert first == second
     assert first[0] != first[1]
 
 
 @everywhere
-def test_counters_are_told_where_they_are_asked_for(stage):
+def test_counters_are_reported_where_they_are_requested(stage):
     stage.open(sample_seconds=0.2)
-    told = stage.wait("counters", count=2).data
-    assert told["host"] == stage.backend.slots[0].host
-    assert told["seconds"] > 0.0
+    report = stage.wait("counters", count=2).data
+    assert report["host"] == stage.backend.slots[0].host
+    assert report["seconds"] > 0.0
     assert len(tagged(stage.folder, "hpo-counters")) == 1
     stage.works("job")

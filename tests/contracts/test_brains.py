@@ -73,13 +73,13 @@ def live(
     brain: Brain, waves: Sequence[int], goal: Callable[[Values], Any] = error_of
 ) -> list[Values]:
     """Ask in waves, telling each before the next."""
-    asked: list[Values] = []
+    proposals: list[Values] = []
     for count in waves:
         wave = brain.ask(count)
         for values in wave:
             brain.tell(values, goal(values))
-        asked += wave
-    return asked
+        proposals += wave
+    return proposals
 
 
 WAVES = (4, 1, 1, 3, 1, 2, 1)
@@ -94,30 +94,30 @@ def test_same_seed_and_same_results_give_the_same_proposals(make: Callable[..., 
 
 
 def test_proposals_are_active_keys_with_values_of_their_ranges(make: Callable[..., Brain]) -> None:
-    asked = live(make(), (4, *[1] * 12))
+    proposals = live(make(), (4, *[1] * 12))
     needed = [name for name, parameter in WIDE.items() if not parameter.when]
-    for values in asked:
+    for values in proposals:
         assert active_parameters(WIDE, values) == values
         assert set(needed) <= set(values)
         for name, value in values.items():
             snapped = snap_value(WIDE[name], value)
             assert snapped == value
             assert type(snapped) is type(value)
-    assert {"model.options.filters" in values for values in asked} == {True, False}
+    assert {"model.options.filters" in values for values in proposals} == {True, False}
 
 
 def test_nothing_is_proposed_twice_until_the_space_is_exhausted(make: Callable[..., Brain]) -> None:
     brain = make(SMALL, initial=2)
-    asked = live(brain, (2, 1, 1, 2, 50))
-    assert len({configuration_key(values) for values in asked}) == len(asked) == SMALL_SIZE
+    proposals = live(brain, (2, 1, 1, 2, 50))
+    assert len({configuration_key(values) for values in proposals}) == len(proposals) == SMALL_SIZE
     assert brain.ask(1) == []
 
 
 def test_without_news_proposals_still_differ(make: Callable[..., Brain]) -> None:
     brain = make()
     live(brain, (6, 1))
-    asked = [values for count in (1, 1, 1, 3, 3) for values in brain.ask(count)]
-    assert len({configuration_key(values) for values in asked}) == 9
+    proposals = [values for count in (1, 1, 1, 3, 3) for values in brain.ask(count)]
+    assert len({configuration_key(values) for values in proposals}) == 9
 
 
 @pytest.mark.slow
@@ -138,13 +138,13 @@ def test_what_chance_rarely_hits_is_found_in_the_end(make: Callable[..., Brain])
 
 def test_a_restarted_brain_repeats_neither_results_nor_pending(make: Callable[..., Brain]) -> None:
     before = make(SMALL, initial=2)
-    told = live(before, (2, 1))
+    first_proposals = live(before, (2, 1))
     pending = before.ask(3)
 
     after = make(SMALL, initial=2)
-    after.replay([(values, error_of(values)) for values in told], pending)
+    after.replay([(values, error_of(values)) for values in first_proposals], pending)
     rest = live(after, (1, 50))
-    everything = [configuration_key(values) for values in [*told, *pending, *rest]]
+    everything = [configuration_key(values) for values in [*first_proposals, *pending, *rest]]
     assert len(set(everything)) == len(everything) == SMALL_SIZE
     for values in pending:
         after.tell(values, 1.0)
@@ -159,10 +159,10 @@ RULES = (
 
 def test_no_proposal_breaks_a_rule(make: Callable[..., Brain]) -> None:
     brain = make(constraints=RULES, template={"data": {"most": 200}})
-    asked = live(brain, (4, 1, 3))
-    asked += brain.ask(10)
-    assert len(asked) == 18
-    for values in asked:
+    proposals = live(brain, (4, 1, 3))
+    proposals += brain.ask(10)
+    assert len(proposals) == 18
+    for values in proposals:
         assert values["model.features"] >= values.get("model.options.filters", 0)
         assert values["model.conv"] == "painn" or (
             values["model.features"] * values["model.layers"] <= 200
@@ -172,9 +172,11 @@ def test_no_proposal_breaks_a_rule(make: Callable[..., Brain]) -> None:
 
 def test_rules_leave_all_of_what_they_allow(make: Callable[..., Brain]) -> None:
     brain = make(SMALL, initial=2, constraints=["model.options.filters * model.layers <= 32"])
-    asked = live(brain, (2, 1, 1, 2, 50))
+    proposals = live(brain, (2, 1, 1, 2, 50))
     # Of filters 8 and 16 with 2, 3 and 4 layers only 16 times 3 and 16 times 4 are too many.
-    assert len({configuration_key(values) for values in asked}) == len(asked) == SMALL_SIZE - 2
+    assert (
+        len({configuration_key(values) for values in proposals}) == len(proposals) == SMALL_SIZE - 2
+    )
     assert brain.ask(1) == []
 
 
@@ -184,8 +186,8 @@ def test_what_earlier_campaigns_found_may_be_proposed_again(make: Callable[..., 
         for values in make_brain("random", SMALL, seed=1, initial=1).ask(9)
     ]
     brain = make(SMALL, initial=2, warm=warm)
-    asked = live(brain, (2, 1, 50))
-    assert len({configuration_key(values) for values in asked}) == len(asked) == SMALL_SIZE
+    proposals = live(brain, (2, 1, 50))
+    assert len({configuration_key(values) for values in proposals}) == len(proposals) == SMALL_SIZE
 
 
 @pytest.mark.parametrize("name", ["deephyper", "optuna"])
@@ -199,9 +201,9 @@ def test_a_model_learns_from_earlier_campaigns(name: str) -> None:
     for values in make_brain("random", space, seed=2, initial=1).ask(60):
         good = values["model.conv"] == "egnn"
         warm.append((values, float(values["model.cutoff"]) if good else 5.0))
-    asked = make_brain(name, space, seed=1, initial=6, warm=warm).ask(8)
-    assert sum(values["model.conv"] == "egnn" for values in asked) >= 6
-    assert statistics.mean(float(values["model.cutoff"]) for values in asked) < 0.35
+    proposals = make_brain(name, space, seed=1, initial=6, warm=warm).ask(8)
+    assert sum(values["model.conv"] == "egnn" for values in proposals) >= 6
+    assert statistics.mean(float(values["model.cutoff"]) for values in proposals) < 0.35
 
 
 def two_goals(values: Values) -> tuple[float, float] | None:
@@ -213,13 +215,13 @@ def two_goals(values: Values) -> tuple[float, float] | None:
     return 32 / features + away * away, features * float(values["model.layers"])
 
 
-def test_several_goals_are_told_as_they_are(make: Callable[..., Brain]) -> None:
+def test_several_goals_are_reported_as_they_are(make: Callable[..., Brain]) -> None:
     brain = make(constraints=["model.features < 128"])
-    asked = live(brain, (6, 2, 1, 3), two_goals)
+    proposals = live(brain, (6, 2, 1, 3), two_goals)
     after = make()
-    after.replay([(values, two_goals(values)) for values in asked], brain.ask(2))
-    assert len({configuration_key(values) for values in [*asked, *after.ask(5)]}) == 17
-    brain.tell(asked[0], (math.nan, 1.0))
+    after.replay([(values, two_goals(values)) for values in proposals], brain.ask(2))
+    assert len({configuration_key(values) for values in [*proposals, *after.ask(5)]}) == 17
+    brain.tell(proposals[0], (math.nan, 1.0))
     assert len(brain.ask(1)) == 1
 
 
@@ -309,7 +311,7 @@ def test_a_brain_leaves_no_trace_outside_itself(
 
 
 @pytest.mark.slow
-def test_deephyper_is_imported_when_it_is_asked_and_leaves_torch_and_mpi_alone() -> None:
+def test_deephyper_is_imported_on_its_first_request_and_leaves_torch_and_mpi_alone() -> None:
     # ASE takes an imported mpi4py for an initialized one: MPI would end the process.
     code = (
         "import sys\n"

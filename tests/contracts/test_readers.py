@@ -53,9 +53,9 @@ def test_the_path_says_how_it_is_read(case: tuple[str, Source]) -> None:
 
 def test_structures_are_those_that_were_written(case: tuple[str, Source]) -> None:
     name, source = case
-    found = read(name, source)
-    assert len({label for label, _ in found}) == 5
-    for (_, atoms), truth in zip(found, truths(), strict=True):
+    results = read(name, source)
+    assert len({label for label, _ in results}) == 5
+    for (_, atoms), truth in zip(results, truths(), strict=True):
         if name not in ("trajectory",):
             assert atoms.info["gap"] == pytest.approx(truth.info["gap"], abs=1e-6)
         if name == "smiles":
@@ -127,9 +127,9 @@ def test_damaged_files_are_one_sentence(
     else:
         victim = source.path
     victim.write_bytes(content)
-    said = first_error(name, source)
-    assert str(source.path) in said
-    assert said.count("\n") == 0
+    message = first_error(name, source)
+    assert str(source.path) in message
+    assert message.count("\n") == 0
     assert not [str(warning.message) for warning in recwarn.list]
 
 
@@ -177,10 +177,10 @@ def test_a_bad_structure_does_not_stop_the_others(name: str, tmp_path: Path) -> 
     source = FIXTURES[name][1](tmp_path)
     before = [label for label, _ in read(name, source)]
     spoil(name, source)
-    found = read(name, source)
-    assert [label for label, _ in found] == before
-    assert [isinstance(item, DataError) for _, item in found] == [n == 2 for n in range(5)]
-    assert str(source.path) in str(found[2][1])
+    results = read(name, source)
+    assert [label for label, _ in results] == before
+    assert [isinstance(item, DataError) for _, item in results] == [n == 2 for n in range(5)]
+    assert str(source.path) in str(results[2][1])
 
 
 def test_no_reader_runs_what_a_file_names(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Report:
     seconds: float = SECONDS
     share: tuple[int, int] = (0, 1)
     """Number of this process, from 0, and of all that divide the checks among them."""
-    asked: int = 0
+    num_requests: int = 0
     """Checks that were asked for so far."""
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
@@ -69,8 +69,8 @@ class Report:
             work: measures one number.
             most: largest number that passes; None for a measurement, which only has to be finite.
         """
-        self.asked += 1
-        if (self.asked - 1) % self.share[1] != self.share[0]:
+        self.num_requests += 1
+        if (self.num_requests - 1) % self.share[1] != self.share[0]:
             return
         begun = time.monotonic()
         row: dict[str, Any] = {"most": most}
@@ -132,18 +132,18 @@ def table_of(result: dict[str, Any]) -> str:
         lines += ["| check | value | at most | seconds | |", "|---|---|---|---|---|"]
         for name, row in section["checks"].items():
             cells = (row.get(key) for key in ("value", "most", "seconds"))
-            shown = " | ".join("" if cell is None else f"{cell:g}" for cell in cells)
-            lines.append(f"| {name} | {shown} | {row['ended']} |")
+            row_text = " | ".join("" if cell is None else f"{cell:g}" for cell in cells)
+            lines.append(f"| {name} | {row_text} | {row['ended']} |")
     return "\n".join(lines) + "\n"
 
 
-def run_all(asked: argparse.Namespace) -> int:
+def run_all(args: argparse.Namespace) -> int:
     """Run every part: the first ones side by side in several processes, then those that take times.
 
     Returns:
         1 if a check failed, or a process ended otherwise than it should.
     """
-    options = ["--seconds", str(asked.seconds), *["--dry-run"] * asked.dry_run]
+    options = ["--seconds", str(args.seconds), *["--dry-run"] * args.dry_run]
 
     def start(part: str, out: Path, *more: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, __file__, part, "--out", str(out), *options, *more]
@@ -161,10 +161,10 @@ def run_all(asked: argparse.Namespace) -> int:
         ]
         ended = [process.wait() for process in started]
         for part, several in folders.items():
-            merge(part, several, asked.out)
+            merge(part, several, args.out)
     for part in PARTS:
         if part not in SIDE_BY_SIDE:
-            ended.append(start(part, asked.out).wait())
+            ended.append(start(part, args.out).wait())
     return int(any(ended))
 
 
@@ -189,26 +189,26 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, as small as it can be")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="begin no check after these")
     parser.add_argument("--share", default="0/1", help="check I of every N alone, as I/N")
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    if asked.part == "all":
-        return run_all(asked)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.part == "all":
+        return run_all(args)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.path[:0] = [str(TESTS / each) for each in ("", "benchmarks", "integration")]
     sys.path.insert(0, str(TESTS.parent))
     import torch
 
-    if not asked.dry_run and not torch.cuda.is_available():
+    if not args.dry_run and not torch.cuda.is_available():
         print("this machine has no GPU: add --dry-run to try a part on the CPU.", file=sys.stderr)
         return 2
-    device = torch.device("cpu" if asked.dry_run else "cuda:0")
+    device = torch.device("cpu" if args.dry_run else "cuda:0")
     torch.set_num_threads(1)
-    card = "cpu" if asked.dry_run else torch.cuda.get_device_name(device)
+    card = "cpu" if args.dry_run else torch.cuda.get_device_name(device)
     short = re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
-    path = asked.out / f"{short}.json"
-    share = tuple(map(int, asked.share.split("/")))
-    report = Report(path, asked.part, card, asked.dry_run, asked.seconds, share)
-    importlib.import_module(PARTS[asked.part]).run(report, device)
+    path = args.out / f"{short}.json"
+    share = tuple(map(int, args.share.split("/")))
+    report = Report(path, args.part, card, args.dry_run, args.seconds, share)
+    importlib.import_module(PARTS[args.part]).run(report, device)
     report.write()
     print(f"{len(report.rows)} checks on {card}, failed: {', '.join(report.failed) or 'none'}")
     return 1 if report.failed else 0

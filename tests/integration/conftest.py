@@ -23,7 +23,7 @@ from ase import Atoms
 from ase.io import write
 from command_lines import make_place
 from processes import freeze, send, tagged, thaw
-from tutorials import Desk
+from tutorials import PageRunner
 
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.cli.command_line import main
@@ -41,10 +41,10 @@ Values = dict[str, Any]
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
     """Return the first true value of ``condition``."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
         time.sleep(0.02)
-    return found
+    return result
 
 
 def merged(into: Values, changes: Values) -> Values:
@@ -112,8 +112,8 @@ def held(
     wait_for(lambda: len(events(run, "ended")) >= ended, f"{ended} attempts that ended", seconds)
     while True:
         ranks = freeze(tagged(run, "hpo-rank"))
-        found = [one for rank in ranks if (one := training(rank))]
-        if now := next((f for f in found if f.saved >= reached and f.left >= left), None):
+        results = [one for rank in ranks if (one := training(rank))]
+        if now := next((f for f in results if f.saved >= reached and f.left >= left), None):
             break
         thaw(ranks)
         assert time.monotonic() < deadline, f"waited {seconds:g} s for a trial in training"
@@ -376,9 +376,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespa
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def page_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageRunner]:
     """One folder for all pages of a file: some go on where others ended."""
-    made = Desk(tmp_path_factory.mktemp("desk"))
+    made = PageRunner(tmp_path_factory.mktemp("desk"))
     yield made
     for run in made.folder.glob("runs/*"):
         end_orphans(run_tag(run))

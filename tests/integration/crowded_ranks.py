@@ -46,11 +46,11 @@ def run_out(phase):
         return losses(stepper, batch, counts, last=last)
 
     def forwarding(model, *arguments):
-        found = forward(model, *arguments)
+        result = forward(model, *arguments)
         if now["armed"] and way == "forward":
             now["done"] = True
             full()
-        return found
+        return result
 
     def going_back(loss, *arguments):
         if now["armed"] and way == "backward":

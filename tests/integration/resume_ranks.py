@@ -43,10 +43,10 @@ def killed_in(step):
     real = Stepper._piece
 
     def piece(self, *arguments, **options):
-        found = real(self, *arguments, **options)
+        result = real(self, *arguments, **options)
         if self.step_is == step:
             os.kill(os.getpid(), signal.SIGKILL)
-        return found
+        return result
 
     take = Stepper.take_step
 
@@ -202,8 +202,8 @@ def attempt(task):
     while None in codes:
         now = time.monotonic()
         for rank, child in enumerate(children):
-            if codes[rank] is None and (found := os.waitpid(child, os.WNOHANG))[0]:
-                codes[rank] = os.waitstatus_to_exitcode(found[1])
+            if codes[rank] is None and (result := os.waitpid(child, os.WNOHANG))[0]:
+                codes[rank] = os.waitstatus_to_exitcode(result[1])
         if now > deadline:
             for rank, child in enumerate(children):
                 if codes[rank] is None:

@@ -10,13 +10,13 @@ def rank_main(spec):
     """Write down modules, paths and mapped files of this rank, its zygote and its agent."""
     zygote = os.getppid()
     agent = int(Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[1])
-    shown = {
-        "modules": [found for module in sys.modules.values() if (found := _file(module))],
+    values = {
+        "modules": [result for module in sys.modules.values() if (result := _file(module))],
         "path": sys.path,
         "host": os.environ["SLURMD_NODENAME"],
         "mapped": {"rank": _mapped("self"), "zygote": _mapped(zygote), "agent": _mapped(agent)},
     }
-    (Path(spec["folder"]) / f"shown.{os.environ['RANK']}").write_text(json.dumps(shown))
+    (Path(spec["folder"]) / f"shown.{os.environ['RANK']}").write_text(json.dumps(values))
     return 0
 
 
@@ -36,6 +36,6 @@ def open_main(spec):
 
     graphs = open_store(Path(spec["store"]), access=spec.get("access", "auto"))
     arrays = [path for path in _mapped("self") if path.endswith(".npy")]
-    shown = {"graphs": graphs.num_graphs, "mapped": arrays}
-    (Path(spec["folder"]) / "opened").write_text(json.dumps(shown))
+    values = {"graphs": graphs.num_graphs, "mapped": arrays}
+    (Path(spec["folder"]) / "opened").write_text(json.dumps(values))
     return 0

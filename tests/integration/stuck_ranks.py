@@ -41,24 +41,24 @@ def watched(folder):
 
     Whoever waits for it has no patience any more, but endless one before: he may be slow.
     """
-    told, say = threading.Event(), Watchdog._write_mark
+    event, say = threading.Event(), Watchdog._write_mark
 
     def saying(self, mark):
         say(self, mark)
         if (mark.step, mark.phase) == (STOPS_AT, "data"):
-            told.set()
+            event.set()
         if (mark.step, mark.phase) == (STOPS_AT, "backward") and (folder / "stopped").exists():
             self.limit = 0.0
 
     Watchdog._write_mark, watchdog.MARK_SECONDS = saying, MARK_SECONDS
-    return told
+    return event
 
 
 def train(rank, way, folder):
     torch.set_num_threads(1)
     log.configure(rank=rank)
     ranks = join_ranks(None if way.startswith("port") else folder / "meeting")
-    records, told, batches = [], watched(folder), folder / "batches"
+    records, event, batches = [], watched(folder), folder / "batches"
     trainer = Trainer(
         config("schnet", 16, 4, "fp64"), random_columns(), ranks,
         lambda kind, **values: records.append({"record": kind, **values}),
@@ -68,10 +68,10 @@ def train(rank, way, folder):
 
     def delayed(indices):
         if way == "slow" and rank == 0:  # however long that took, rank 1 takes longer
-            found = made(indices)
+            result = made(indices)
             with batches.open("ab") as file:
                 file.write(b"x")
-            return found
+            return result
         if way == "slow":
             deadline = time.monotonic() + PATIENCE
             while not batches.exists() or batches.stat().st_size <= trainer.progress.step:
@@ -79,7 +79,7 @@ def train(rank, way, folder):
                 time.sleep(0.01)
             time.sleep(SLOWER)
         if way.endswith(f" {rank}") and trainer.progress.step == STOPS_AT:
-            assert told.wait(PATIENCE)
+            assert event.wait(PATIENCE)
             os.kill(os.getpid(), signal.SIGSTOP)
         return made(indices)
 
@@ -97,8 +97,8 @@ def rank_main(rank, way, folder, port):
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
-    said = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
-    os.dup2(said, 2)
+    log_descriptor = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log_descriptor, 2)
     train(rank, way, folder)
 
 

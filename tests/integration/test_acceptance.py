@@ -46,14 +46,14 @@ def test_a_slurm_of_two_hosts_is_accepted(slurm, tmp_path):
     assert done.stdout, done.stderr
     report = json.loads(done.stdout)
     assert report == json.loads((site / "acceptance.json").read_text())
-    found = {f["check"]: f for stage in report["stages"] for f in stage["findings"]}
+    result = {f["check"]: f for stage in report["stages"] for f in stage["findings"]}
     assert [stage["name"] for stage in report["stages"]] == list(STEPS)
-    assert report["accepted"], [f for f in found.values() if f["state"] == "wrong"]
+    assert report["accepted"], [f for f in result.values() if f["state"] == "wrong"]
     assert done.returncode == 0
-    assert found["all-reduce sums"]["state"] == "ok"
-    assert found["same result: one rank, two hosts"]["state"] == "ok"
-    assert found["same result: interrupted and unbroken"]["state"] == "ok"
-    assert found["hosts with trials"]["found"] == "2 of 2"
+    assert result["all-reduce sums"]["state"] == "ok"
+    assert result["same result: one rank, two hosts"]["state"] == "ok"
+    assert result["same result: interrupted and unbroken"]["state"] == "ok"
+    assert result["hosts with trials"]["found"] == "2 of 2"
     assert not find_orphans(run_tag(site / "campaign"))
 
 

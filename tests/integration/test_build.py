@@ -101,9 +101,9 @@ def mpi(two_files: SimpleNamespace, ranks: int, of_host: str) -> list[str]:
         timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    said: list[str] = json.loads(done.stdout)
-    assert len(said) == ranks
-    return said
+    messages: list[str] = json.loads(done.stdout)
+    assert len(messages) == ranks
+    return messages
 
 
 @needs_mpi
@@ -113,8 +113,8 @@ def mpi(two_files: SimpleNamespace, ranks: int, of_host: str) -> list[str]:
 )
 def test_ranks_build_the_same_store(two_files, ranks: int, of_host: str, parts: int) -> None:
     # The ranks read different files at the same time: ASE would have them read one together.
-    said = mpi(two_files, ranks, of_host)
-    assert set(said) == {read_index(two_files.store).stats["checksum"]}
+    messages = mpi(two_files, ranks, of_host)
+    assert set(messages) == {read_index(two_files.store).stats["checksum"]}
     assert_same_store(two_files.folder / "mpi.bp", two_files.store)
     assert len(read_index(two_files.folder / "mpi.bp").parts) == parts
     assert not list(two_files.folder.glob(".*"))
@@ -126,9 +126,9 @@ def test_an_error_on_one_rank_ends_all_with_its_sentence(two_files) -> None:
     file.write_text(file.read_text()[:-300])  # read by one of the ranks alone
     card = two_files.card
     card.write_text(card.read_text().replace('name = "tiny"', 'name = "tiny"\nmax_bad = 0.5'))
-    said = mpi(two_files, 2, "1")
-    assert len(set(said)) == 1
-    assert said[0].startswith(f"{file}: structure 59 ")
+    messages = mpi(two_files, 2, "1")
+    assert len(set(messages)) == 1
+    assert messages[0].startswith(f"{file}: structure 59 ")
     assert not (two_files.folder / "mpi.bp").exists()
 
 
@@ -215,9 +215,11 @@ def test_a_build_goes_on_after(
     workers = children(started.process.pid)
     assert len(workers) == 2
     started.process.send_signal(ending)
-    _, said = started.process.communicate(timeout=SECONDS)
+    _, output = started.process.communicate(timeout=SECONDS)
     assert started.process.returncode in (-ending, 1)
-    assert said.count("Traceback") == (ending == signal.SIGINT), said  # the script's own, no more
+    assert output.count("Traceback") == (ending == signal.SIGINT), (
+        output
+    )  # the script's own, no more
     started.hpo.wait_for(lambda: not any(map(is_alive, workers)), "the workers to end")
     before = {int(name[6:12]) for name in started.finished()}
     assert before == set(range(5))
@@ -258,10 +260,10 @@ def test_the_command_says_what_was_set_aside_and_what_was_there(hpo) -> None:
     hpo.refused("dataset", "build", card, "--processes", "0", says=("--processes 0",))
 
 
-def spoken(said: str) -> list[str]:
+def spoken(output: str) -> list[str]:
     """Give what a build says but for its progress, which it tells where it takes long."""
     progress = re.compile("converting structures: |.* structures converted$")
-    return [line for line in said.splitlines() if not progress.match(line)]
+    return [line for line in output.splitlines() if not progress.match(line)]
 
 
 @pytest.mark.slow
@@ -274,9 +276,11 @@ def test_the_command_goes_on_and_says_so(hpo) -> None:
     work = hpo.folder / ".tiny.bp.work"
     hpo.wait_for(lambda: len(list(work.glob("piece-*.json"))) == 2, "two pieces")
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=SECONDS)
+    _, output = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
-    assert spoken(said) == ["finished parts stay in .tiny.bp.work: run the same command to resume"]
+    assert spoken(output) == [
+        "finished parts stay in .tiny.bp.work: run the same command to resume"
+    ]
     done = hpo.here("dataset", "build", card)
     assert done.code == 0, done.err
     there = "resuming an earlier build: 2048 of 3000 structures are there"

@@ -88,7 +88,7 @@ CASES = [
 
 
 @pytest.fixture
-def desk(hpo, monkeypatch):
+def hpo_with_card(hpo, monkeypatch):
     """Small molecules whose card also has a target that no head may have."""
     for name, code in CONVS.items():
         (hpo.folder / f"users_{name}.py").write_text(code)
@@ -127,21 +127,21 @@ def test_every_check_has_a_bad_campaign():
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(("change", "says"), CASES)
-def test_what_makes_no_sense_is_one_sentence_and_nothing_is_written(desk, change, says):
-    campaign = desk.campaign(**change)
-    before = desk.files_of(desk.folder)
-    sentence = desk.refused("run", campaign, "--run", "run", says=(says,))
+def test_what_makes_no_sense_is_one_sentence_and_nothing_is_written(hpo_with_card, change, says):
+    campaign = hpo_with_card.campaign(**change)
+    before = hpo_with_card.files_of(hpo_with_card.folder)
+    sentence = hpo_with_card.refused("run", campaign, "--run", "run", says=(says,))
     assert str(campaign) in sentence
     assert ".." not in sentence
     assert len(sentence.partition(" Known: ")[0]) <= 300 + len(str(campaign))
-    assert desk.files_of(desk.folder) == before
+    assert hpo_with_card.files_of(hpo_with_card.folder) == before
 
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("check", BAD)
-def test_all_commands_make_the_same_checks(desk, check):
+def test_all_commands_make_the_same_checks(hpo_with_card, check):
     change, says = next(iter(BAD[check].values()))
-    campaign = desk.campaign(**change)
+    campaign = hpo_with_card.campaign(**change)
     commands = [
         ("run", campaign, "--run", "run"),
         ("run", campaign, "--run", "run", "--dry-run"),
@@ -150,47 +150,53 @@ def test_all_commands_make_the_same_checks(desk, check):
     if check in ("objective", "data", "warm_start"):
         site = ("--machine", "generic-slurm", "--hosts", "1", "--time", "1:00")
         commands.append(("submit", campaign, *site, "--dry-run"))
-    sentences = {desk.refused(*command, says=(says,)) for command in commands}
+    sentences = {hpo_with_card.refused(*command, says=(says,)) for command in commands}
     assert len(sentences) == 1, sentences
 
 
 @pytest.mark.slow
-def test_a_conv_that_ends_its_process_ends_no_command(desk):
+def test_a_conv_that_ends_its_process_ends_no_command(hpo_with_card):
     """In a fresh process, as users have it."""
-    campaign = desk.campaign(**conv("exits"))
-    desk.refused("run", campaign, "--dry-run", says=("users_exits:Mine", "ends the", "code 3)"))
+    campaign = hpo_with_card.campaign(**conv("exits"))
+    hpo_with_card.refused(
+        "run", campaign, "--dry-run", says=("users_exits:Mine", "ends the", "code 3)")
+    )
 
 
 @pytest.mark.slow
-def test_a_conv_that_never_comes_back_is_given_up(desk, monkeypatch):
+def test_a_conv_that_never_comes_back_is_given_up(hpo_with_card, monkeypatch):
     monkeypatch.setattr(campaign_checks, "IMPORT_SECONDS", 2.0)
-    campaign = desk.campaign(**conv("sleeps"))
-    desk.refused("run", campaign, "--dry-run", says=("users_sleeps:Mine", "within 2 s", "mend"))
+    campaign = hpo_with_card.campaign(**conv("sleeps"))
+    hpo_with_card.refused(
+        "run", campaign, "--dry-run", says=("users_sleeps:Mine", "within 2 s", "mend")
+    )
 
 
-def test_a_good_campaign_passes_all_checks(desk):
-    campaign = desk.campaign()
+def test_a_good_campaign_passes_all_checks(hpo_with_card):
+    campaign = hpo_with_card.campaign()
     for command in (("run", campaign, "--dry-run"), ("plan", campaign)):
-        done = desk.here(*command)
+        done = hpo_with_card.here(*command)
         assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize("place", ["/dev/null", "/proc/x", "tiny.toml", "tiny.toml/run"])
-def test_a_place_where_no_run_can_be_is_refused_by_the_dry_run(desk, place):
+def test_a_place_where_no_run_can_be_is_refused_by_the_dry_run(hpo_with_card, place):
     sentences = {
-        desk.refused("run", desk.campaign(), "--run", place, *more, says=(place, "--run"))
+        hpo_with_card.refused(
+            "run", hpo_with_card.campaign(), "--run", place, *more, says=(place, "--run")
+        )
         for more in ((), ("--dry-run",))
     }
     assert len(sentences) == 1
 
 
-def test_options_that_mean_nothing_are_refused(desk):
+def test_options_that_mean_nothing_are_refused(hpo_with_card):
     """Each was a success although nothing was done as asked."""
-    campaign = desk.campaign()
-    done = desk.here("run", campaign, "--run", "", "--dry-run")
+    campaign = hpo_with_card.campaign()
+    done = hpo_with_card.here("run", campaign, "--run", "", "--dry-run")
     assert done.code == 2
     assert "name a directory" in done.err
-    desk.refused("plan", campaign, "--figure", "x.jpg", says=("x.jpg", ".png"))
-    desk.refused("status", "run", "--interval", "5", says=("--interval", "--watch"))
-    desk.refused("doctor", "--run", "nope", says=("nope", "no such run directory"))
-    assert not (desk.folder / "nope").exists()
+    hpo_with_card.refused("plan", campaign, "--figure", "x.jpg", says=("x.jpg", ".png"))
+    hpo_with_card.refused("status", "run", "--interval", "5", says=("--interval", "--watch"))
+    hpo_with_card.refused("doctor", "--run", "nope", says=("nope", "no such run directory"))
+    assert not (hpo_with_card.folder / "nope").exists()

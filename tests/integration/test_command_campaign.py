@@ -49,7 +49,7 @@ def test_the_shipped_campaign_finds_the_layout_that_trying_all_finds(hpo):
     step = stand_in().step
     tried = [(step(config["trial"] | {"launch": one}), one) for one in layouts(config)]
     ended = [(made["objective"], one) for made, one in tried if made["status"] == "completed"]
-    fastest, best = min(ended, key=lambda found: found[0])
+    fastest, best = min(ended, key=lambda item: item[0])
 
     done = hpo("run", hpo.toml("campaign.toml", config), "--run", "run", "--json")
 
@@ -77,10 +77,10 @@ def test_the_stand_in_follows_its_sources():
     model = {"layers": 48, "hidden": 6144, "heads": 64, "sequence": 2048}
     launch = {"tensor": 8, "pipeline": 8, "micro_batch": 16, "recompute": True}
     config = {"ranks": 64, "batch": 512, "model": model, "launch": launch}
-    found = stand_in().step(config)
-    assert found["idle_share"] == pytest.approx(7 / 39)
+    result = stand_in().step(config)
+    assert result["idle_share"] == pytest.approx(7 / 39)
     weights = 16 * 12 * 48 * 6144**2 / 64
-    assert found["memory_bytes"] == pytest.approx(weights + 48 * 2 * 2048 * 16 * 6144)
+    assert result["memory_bytes"] == pytest.approx(weights + 48 * 2 * 2048 * 16 * 6144)
     alone = config | {"launch": launch | {"tensor": 1, "pipeline": 1}}
     assert stand_in().step(alone)["reason"] == "out_of_memory"
 
@@ -163,12 +163,12 @@ def test_a_command_that_crashes_ends_the_campaign_after_three_with_a_line_of_its
 
     done = hpo("run", path, "--run", "run")
 
-    said = f"ended (exit code 139) without result.json: {hpo.folder}/train.py:4 in descend"
+    message = f"ended (exit code 139) without result.json: {hpo.folder}/train.py:4 in descend"
     assert done.code == 1
-    assert said in " ".join(done.err.split())
+    assert message in " ".join(done.err.split())
     assert "Traceback" not in done.err
     ended = hpo.events(hpo.folder / "run", "ended")
-    assert [e["message"] for e in ended if e["reason"] == "bug"][:3] == [said] * 3
+    assert [e["message"] for e in ended if e["reason"] == "bug"][:3] == [message] * 3
     assert {e["reason"] for e in ended} <= {"bug", "paused"}, "one may run when the third fails"
     assert not hpo.events(hpo.folder / "run", "host_failed")
 

@@ -85,10 +85,10 @@ class Stage:
 
     def wait(self, kind: str) -> dict[str, Any]:
         deadline = time.monotonic() + SECONDS
-        while not (found := [event for event in self.events if event.kind == kind]):
+        while not (results := [event for event in self.events if event.kind == kind]):
             assert time.monotonic() < deadline, f"no {kind} in {self.events}"
             self.events += self.backend.poll(0.2)
-        return found[0].data
+        return results[0].data
 
     def until(self, name: str) -> Path:
         """Wait for a file of the command, serving the agent all the while, as a controller does."""
@@ -99,8 +99,8 @@ class Stage:
         return path
 
     def seen(self, rank: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / f"seen.{rank}").read_text())
-        return found
+        result: dict[str, Any] = json.loads((self.folder / f"seen.{rank}").read_text())
+        return result
 
     def family(self) -> list[int]:
         return [int(pid) for pid in self.until("pids").read_text().split()]
@@ -198,7 +198,7 @@ SLEEP = "import time; time.sleep(1500)"
     ],
     ids=["too long", "not there", "signal", "launched"],
 )
-def test_how_a_command_ends_is_told_by_its_code(calm, code, changes, ends, says):
+def test_how_a_command_ends_is_known_by_its_code(calm, code, changes, ends, says):
     calm.start(code, **changes)
 
     assert calm.wait("ended")["codes"] == [ends]

@@ -42,10 +42,10 @@ def test_comparisons_that_make_no_sense(hpo: Any, two: tuple[Path, Path]) -> Non
 
 
 def test_a_campaign_is_exported(hpo: Any, two: tuple[Path, Path], tmp_path: Path) -> None:
-    told = hpo.json("export", two[0], "--to", "csv", "--out", tmp_path / "tables")
-    assert told["files"] == [str(tmp_path / "tables" / f"{n}.csv") for n in ("trials", "epochs")]
+    report = hpo.json("export", two[0], "--to", "csv", "--out", tmp_path / "tables")
+    assert report["files"] == [str(tmp_path / "tables" / f"{n}.csv") for n in ("trials", "epochs")]
     with (tmp_path / "tables" / "trials.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == told["trials"] == 24
+        assert len(list(csv.DictReader(file))) == report["trials"] == 24
     done = hpo.here("export", two[0], "--to", "optuna", "--out", tmp_path / "study.db")
     assert f"optuna-dashboard sqlite:///{tmp_path / 'study.db'}" in done.out
     hpo.refused("export", two[0], "--to", "csv", "--out", tmp_path / "tables", says=("already",))
@@ -79,8 +79,10 @@ def test_its_folder_belongs_to_it(hpo: Any, tmp_path: Path) -> None:
 def test_the_best_configuration_trains(finished: SimpleNamespace, hpo: Any, tmp_path: Path) -> None:
     """As it is, and to the result that the campaign had: Law 5."""
     board = hpo.json("leaderboard", finished.run)["trials"][0]
-    told = hpo.json("export", finished.run, "--to", "best", "--out", tmp_path / "best_config.toml")
-    assert told["open_with"] == f"hydragnn-hpo trial {tmp_path / 'best_config.toml'}"
+    report = hpo.json(
+        "export", finished.run, "--to", "best", "--out", tmp_path / "best_config.toml"
+    )
+    assert report["open_with"] == f"hydragnn-hpo trial {tmp_path / 'best_config.toml'}"
     done = hpo("trial", tmp_path / "best_config.toml")
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "best_config/attempts/001/result.json").read_text())

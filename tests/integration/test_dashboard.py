@@ -64,9 +64,9 @@ class Growing:
 
 @pytest.fixture
 def growing(whole, tmp_path):
-    found = Growing(tmp_path / "run", whole)
-    found.grow(0.4, torn=25)
-    return found
+    growing_run = Growing(tmp_path / "run", whole)
+    growing_run.grow(0.4, torn=25)
+    return growing_run
 
 
 @pytest.fixture
@@ -86,9 +86,9 @@ def serving(run: Path):
         env=os.environ | {"COLUMNS": "200"},
     )
     try:
-        said = process.stdout.readline()
-        link = re.search(r"http://127\.0\.0\.1:\d+/enter\?key=[\w-]+", said)
-        assert link, said + process.stdout.read()
+        output = process.stdout.readline()
+        link = re.search(r"http://127\.0\.0\.1:\d+/enter\?key=[\w-]+", output)
+        assert link, output + process.stdout.read()
         port = urlsplit(link[0]).port
         assert f"ssh -L {port}:127.0.0.1:{port} " in process.stdout.readline()
         yield SimpleNamespace(link=link[0], port=port, process=process)

@@ -36,18 +36,18 @@ def split(hpo: Any, atoms: list[Atoms]) -> SimpleNamespace:
 
 def test_info_says_what_is_there(hpo: Any, split: SimpleNamespace) -> None:
     nodes = sum(len(one) for one in split.atoms)
-    found = hpo.json("dataset", "info", split.store)
-    assert (found["num_graphs"], found["nodes"]["total"]) == (61, nodes)
-    store = found["store"]
+    result = hpo.json("dataset", "info", split.store)
+    assert (result["num_graphs"], result["nodes"]["total"]) == (61, nodes)
+    store = result["store"]
     assert (store["windows"], store["parts"], store["quarantined"]) == (1, 1, 0)
     # Four bytes per node more or less would show: it is the sum of the columns.
-    assert store["bytes"] == found["bytes"]["total"]
-    splits = found["target_splits"]["energy_like"]
+    assert store["bytes"] == result["bytes"]["total"]
+    splits = result["target_splits"]["energy_like"]
     assert splits["test"]["values"] == 1
     assert splits["test"]["mean"] == splits["test"]["max"]
-    assert sum(splits["train"]["counts"]) == splits["train"]["values"] == found["splits"]["train"]
-    charges = found["target_splits"]["charge_like"]
-    assert sum(charges[name]["values"] for name in found["splits"]) == nodes
+    assert sum(splits["train"]["counts"]) == splits["train"]["values"] == result["splits"]["train"]
+    charges = result["target_splits"]["charge_like"]
+    assert sum(charges[name]["values"] for name in result["splits"]) == nodes
 
 
 def test_info_fits_eighty_columns(hpo: Any, split: SimpleNamespace) -> None:

@@ -32,13 +32,13 @@ part.rename(part.with_name("result.json"))
 """
 
 
-def states(told):
+def states(report):
     """Give state by check and host; what concerns no host stands under ''."""
-    found = {}
-    for finding in told["findings"]:
+    result = {}
+    for finding in report["findings"]:
         for host in finding["hosts"] or [""]:
-            found.setdefault(finding["check"], {})[host] = finding["state"]
-    return found
+            result.setdefault(finding["check"], {})[host] = finding["state"]
+    return result
 
 
 @pytest.mark.slow
@@ -49,15 +49,15 @@ def test_a_laptop_loses_nothing(hpo):
     done = hpo("doctor", "--json", **environment)
 
     assert done.code in (0, 1), done.err
-    told = json.loads(done.out)
-    assert told["machine"] == "workstation"
-    (host,) = told["hosts"]
-    found = states(told)
-    assert len(found) >= 15
+    report = json.loads(done.out)
+    assert report["machine"] == "workstation"
+    (host,) = report["hosts"]
+    results = states(report)
+    assert len(results) >= 15
     # what a full disk, or a busy one or processor, may make slow or wrong is not judged here
     well = ("scheduler", "answer", "cores", "memory", "devices (driver)", "versions")
-    assert {name: set(found[name].values()) for name in well} == {name: {"ok"} for name in well}
-    assert set(found["shared rename"]) == set(found["scratch"]) == {host}
+    assert {name: set(results[name].values()) for name in well} == {name: {"ok"} for name in well}
+    assert set(results["shared rename"]) == set(results["scratch"]) == {host}
     assert list(hpo.folder.iterdir()) == [], "nothing is left behind"
 
 
@@ -66,10 +66,10 @@ def test_a_login_host_is_not_taken_for_a_host_of_the_machine(tmp_path, monkeypat
     monkeypatch.setattr(doctor, "_probe_hosts", lambda *_: answers)
     for kind, judged in (("here", False), ("slurm", True)):
         hosts = doctor.JobHosts(kind, ("login1",))
-        found = doctor.examine_hosts(
+        results = doctor.examine_hosts(
             find_profile("frontier"), hosts, folder=tmp_path, environment={}
         )
-        checks = {finding.check: finding.state for finding in found}
+        checks = {finding.check: finding.state for finding in results}
         assert ("fabric interfaces" in checks) == judged
         assert checks.get("hosts of frontier") == (None if judged else "unknown")
 
@@ -101,16 +101,16 @@ def test_broken_hosts_are_found_written_down_and_left_alone(broken_slurm, hpo):
     )
 
     assert done.code == 1, done.err
-    told = json.loads(done.out)
-    assert told["hosts"] == ["node1", "node2", "node3", "node4"]
-    found = states(told)
-    bad = {check: [h for h, s in by.items() if s == "wrong"] for check, by in found.items()}
+    report = json.loads(done.out)
+    assert report["hosts"] == ["node1", "node2", "node3", "node4"]
+    result = states(report)
+    bad = {check: [h for h, s in by.items() if s == "wrong"] for check, by in result.items()}
     assert bad["options of steps"] == [""], "node4 cannot give two"
     assert bad["affinity"] == ["node2"]
     assert bad["devices (Slurm)"] == ["node4"]
-    assert found["shared exclusive creation"] == {"": "ok"}
+    assert result["shared exclusive creation"] == {"": "ok"}
     excluded = read_excluded(hpo.folder / "run" / "exclude.hosts")
-    assert {"node2", "node4"} <= set(excluded), told["notes"]
+    assert {"node2", "node4"} <= set(excluded), report["notes"]
     assert "slot 1" in excluded["node2"]
     assert "devices (Slurm): 1, expected 2" in excluded["node4"]
 
@@ -141,11 +141,11 @@ def test_two_hosts_sum_together(slurm, hpo):
     done = hpo("doctor", "--json", seconds=800, **held)
 
     assert done.code in (0, 1), done.err  # a busy machine is slow
-    told = json.loads(done.out)
-    assert told["machine"] == "generic-slurm"
-    pairs = {f["check"]: f for f in told["findings"] if f["hosts"] == ["node1", "node2"]}
+    report = json.loads(done.out)
+    assert report["machine"] == "generic-slurm"
+    pairs = {f["check"]: f for f in report["findings"] if f["hosts"] == ["node1", "node2"]}
     assert pairs["all-reduce sums"]["state"] == "ok", pairs
     assert pairs["network used"]["state"] == "ok"
     assert pairs["all-reduce bus bandwidth"]["figure"] > 0
-    assert not [f for f in told["findings"] if f["state"] == "wrong"]
+    assert not [f for f in report["findings"] if f["state"] == "wrong"]
     assert list(hpo.folder.iterdir()) == [], "nothing is left behind"

@@ -59,8 +59,8 @@ def test_energy_by_trial_and_what_was_idle_sum_to_what_was_counted(hpo, counters
     done = hpo("run", path, "--run", "run", "--json", HYDRAGNN_HPO_COUNTERS=counters)
 
     assert done.code == 0, done.err
-    found = json.loads((hpo.folder / "run" / "summary.json").read_text())
-    figures, rows = found["figures"], found["leaderboard"]["trials"]
+    result = json.loads((hpo.folder / "run" / "summary.json").read_text())
+    figures, rows = result["figures"], result["leaderboard"]["trials"]
     counted, idle = figures["energy_joules"], figures["energy_idle_joules"]
     assert figures["energy_parts"] == ["host"]
     assert 0 < counted <= JOULES * EPOCHS * TRIALS * (1 + 1e-5)  # shares are rounded
@@ -71,7 +71,7 @@ def test_energy_by_trial_and_what_was_idle_sum_to_what_was_counted(hpo, counters
         assert 0 < row["energy_share"] <= 1.01
         # A trial has one slot of two, whoever made the counters rise: half of it at most.
         assert 0 < row["energy_joules"] <= 0.5001 * counted
-    shown = hpo.json("status", "run")["standing"]["energy"]
-    assert shown["joules"] == pytest.approx(counted)
-    assert shown["best_joules"] == rows[0]["energy_joules"]
+    energy = hpo.json("status", "run")["standing"]["energy"]
+    assert energy["joules"] == pytest.approx(counted)
+    assert energy["best_joules"] == rows[0]["energy_joules"]
     assert "so far (host)" in hpo.here("status", "run").out

@@ -9,8 +9,8 @@ def test_a_bad_list_is_refused_before_anything_is_done(hpo):
     bad = hpo.folder / "bad.hosts"
     bad.write_text("node1\n$(reboot)\x1b[2J\n")
     for arguments in (("run", campaign, "--run", "run"), ("doctor",)):
-        said = hpo.refused(*arguments, "--exclude", bad, says=("bad.hosts, line 2",))
-        assert said.isprintable()
+        message = hpo.refused(*arguments, "--exclude", bad, says=("bad.hosts, line 2",))
+        assert message.isprintable()
     assert not (hpo.folder / "run").exists()
 
 

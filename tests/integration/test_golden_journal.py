@@ -40,17 +40,17 @@ def test_the_golden_journal_holds_every_kind_of_event() -> None:
 @pytest.mark.parametrize("name", JOURNALS)
 def test_a_journal_folds_to_the_golden_state_after_each_event(name: str) -> None:
     golden = (FOLDER / f"{name}.prefixes.txt").read_text().splitlines()
-    for found, wanted in zip(prefixes(FOLDER / f"{name}.jsonl"), golden, strict=True):
-        assert found == wanted
+    for actual, wanted in zip(prefixes(FOLDER / f"{name}.jsonl"), golden, strict=True):
+        assert actual == wanted
 
 
 @pytest.mark.parametrize("name", JOURNALS)
 def test_a_journal_folds_to_the_golden_state(name: str) -> None:
     golden = json.loads((FOLDER / f"{name}.state.json").read_text())
-    found = json.loads(text_of(folded(FOLDER / f"{name}.jsonl")))
-    assert found["state"] == golden["state"]
-    assert found["leaderboard"] == golden["leaderboard"]
-    assert_alike(found, golden, rel=1e-12)
+    actual = json.loads(text_of(folded(FOLDER / f"{name}.jsonl")))
+    assert actual["state"] == golden["state"]
+    assert actual["leaderboard"] == golden["leaderboard"]
+    assert_alike(actual, golden, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", JOURNALS)
@@ -64,6 +64,6 @@ def test_events_are_written_as_they_stand_in_journals_of_users(name: str) -> Non
 def test_commands_show_the_golden_journal_as_before(hpo: Any, name: str, command: str) -> None:
     run = hpo.toml("run/campaign.toml", CAMPAIGN).parent
     (run / "events.jsonl").write_bytes((FOLDER / f"{name}.jsonl").read_bytes())
-    found = hpo.json(command, "run")
-    golden = golden_text(FOLDER / f"{name}.{command}.json", text_of(found))
-    assert_alike(found, json.loads(golden), rel=1e-12)
+    actual = hpo.json(command, "run")
+    golden = golden_text(FOLDER / f"{name}.{command}.json", text_of(actual))
+    assert_alike(actual, json.loads(golden), rel=1e-12)

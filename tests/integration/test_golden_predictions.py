@@ -51,11 +51,11 @@ def test_files_are_written_as_before(
         *expected,
     }
     for file in sorted(expected):
-        found = (hpo.folder / file).read_bytes().decode()
-        golden = golden_text(GOLDENS / file, found)
-        assert_alike_text(found, golden, **TOLERANCE)
+        result = (hpo.folder / file).read_bytes().decode()
+        golden = golden_text(GOLDENS / file, result)
+        assert_alike_text(result, golden, **TOLERANCE)
         # The last digits differ from processor to processor, and with them the length
-        assert abs(longest(found) - longest(golden)) <= 2, "numbers have as many digits as before"
+        assert abs(longest(result) - longest(golden)) <= 2, "numbers have as many digits as before"
 
 
 def longest(text: str) -> int:
@@ -63,12 +63,12 @@ def longest(text: str) -> int:
     return max(len(digits) for digits in re.findall(r"\d\.(\d+)", text))
 
 
-def test_what_is_said_is_as_before(hpo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_reported_is_as_before(hpo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    shown, streamed = put(hpo), put(hpo, "--out", "-", "--json")
-    assert (shown.code, streamed.code) == (0, 0)
-    said = f"{shown.out}\n-- errors --\n{shown.err}"
-    assert_alike_text(said, golden_text(GOLDENS / "shown.txt", said), rel=0.0, absolute=0.002)
+    result, streamed = put(hpo), put(hpo, "--out", "-", "--json")
+    assert (result.code, streamed.code) == (0, 0)
+    output = f"{result.out}\n-- errors --\n{result.err}"
+    assert_alike_text(output, golden_text(GOLDENS / "shown.txt", output), rel=0.0, absolute=0.002)
     golden = golden_text(GOLDENS / "stdout.jsonl", streamed.out)
     assert_alike_text(streamed.out, golden, **TOLERANCE)
 
@@ -77,36 +77,36 @@ def test_columns_of_parquet_are_as_before(hpo: Any) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     done = put(hpo, "--out", "p.parquet", *EVERYTHING)
     assert done.code == 0, done.err
-    found = {}
+    result = {}
     for path in sorted(hpo.folder.glob("p*.parquet")):
         table = parquet.read_table(path)
         types = {field.name: str(field.type) for field in table.schema}
         kept = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
         kept.pop("ARROW:schema", None)
-        found[path.name] = {"types": types, "metadata": kept, "rows": table.to_pylist()}
-    golden = json.loads(golden_text(GOLDENS / "parquet.json", plain(found)))
-    assert [list(one["types"]) for one in found.values()] == [
+        result[path.name] = {"types": types, "metadata": kept, "rows": table.to_pylist()}
+    golden = json.loads(golden_text(GOLDENS / "parquet.json", plain(result)))
+    assert [list(one["types"]) for one in result.values()] == [
         list(one["types"]) for one in golden.values()
     ]
-    assert_alike(json.loads(plain(found)), golden, **TOLERANCE)
+    assert_alike(json.loads(plain(result)), golden, **TOLERANCE)
 
 
 def test_variables_of_adios_are_as_before(hpo: Any) -> None:
     adios2 = pytest.importorskip("adios2")
     done = put(hpo, "--out", "p.bp", *EVERYTHING)
     assert done.code == 0, done.err
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with adios2.FileReader(str(hpo.folder / "p.bp")) as file:
         for name, about in sorted(file.available_variables().items()):
-            found[name] = [about["Type"], file.read(name).tolist()]
+            result[name] = [about["Type"], file.read(name).tolist()]
         attributes = {name: each["Value"] for name, each in file.available_attributes().items()}
-    found["attributes"] = attributes
-    golden = json.loads(golden_text(GOLDENS / "adios.json", plain(found)))
-    assert_alike(json.loads(plain(found)), golden, **TOLERANCE)
+    result["attributes"] = attributes
+    golden = json.loads(golden_text(GOLDENS / "adios.json", plain(result)))
+    assert_alike(json.loads(plain(result)), golden, **TOLERANCE)
 
 
-def test_an_artefact_says_of_itself_what_it_said_before(hpo: Any) -> None:
+def test_an_artefact_says_of_itself_what_it_reported_before(hpo: Any) -> None:
     put(hpo)
-    found = hpo.json("ensemble", "info", "ensemble.zip")
-    golden = json.loads(golden_text(GOLDENS / "info.json", plain(found)))
-    assert_alike(found, golden, rel=1e-12)
+    actual = hpo.json("ensemble", "info", "ensemble.zip")
+    golden = json.loads(golden_text(GOLDENS / "info.json", plain(actual)))
+    assert_alike(actual, golden, rel=1e-12)

@@ -55,8 +55,8 @@ def test_a_run_that_was_begun_before_goes_on_to_its_ensemble(hpo: Any, run: Path
     assert len(reached) >= 3, "finalists trained on"
     for name in reached.keys() & golden.keys():
         assert reached[name] == pytest.approx(golden[name], rel=1e-3), name
-    shown = hpo.json("leaderboard", "run")
-    assert len(shown["trials"]) == 4
+    leaderboard = hpo.json("leaderboard", "run")
+    assert len(leaderboard["trials"]) == 4
     assert hpo.here("predict", "structures.extxyz", "--ensemble", "run").code == 0
 
 

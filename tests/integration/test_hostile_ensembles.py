@@ -363,8 +363,8 @@ def test_a_large_cell_is_predicted_like_its_small_cell(hpo) -> None:
         Path(f"{name}.extxyz").write_text(frame(atoms, cell=cell, pbc="T T T"))
         done = hpo("predict", f"{name}.extxyz", "--ensemble", GOLDEN, "--out", f"{name}.csv")
         assert done.code == 0, done.err
-    found = [
+    results = [
         Path(f"{name}.csv").read_text().splitlines()[1].split(",")[1:6] for name in ("big", "small")
     ]
     # fp32 sums over 27,000 atoms: mean and spread are off by some 1e-4, a lost image by far more.
-    np.testing.assert_allclose(*np.array(found, dtype=float), rtol=1e-3)
+    np.testing.assert_allclose(*np.array(results, dtype=float), rtol=1e-3)

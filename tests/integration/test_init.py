@@ -21,9 +21,9 @@ def data(hpo):
 
 def test_nothing_is_overwritten_and_all_or_nothing_is_written(data, hpo):
     (data / "my_chains_search.toml").write_text("mine")
-    said = hpo.here("init", "my chains.extxyz")
-    assert (said.code, (data / "my_chains.toml").exists()) == (2, False)
-    assert "my_chains_search.toml: is there already" in said.err
+    result = hpo.here("init", "my chains.extxyz")
+    assert (result.code, (data / "my_chains.toml").exists()) == (2, False)
+    assert "my_chains_search.toml: is there already" in result.err
     assert (data / "my_chains_search.toml").read_text() == "mine"
 
 
@@ -46,36 +46,36 @@ main()
     assert ran.returncode == 137, ran.stderr
     card = (data / "my_chains.toml").read_bytes()
     assert not (data / "my_chains_search.toml").exists()
-    said = hpo.here("init", "my chains.extxyz")
-    assert said.code == 0, said.err
+    result = hpo.here("init", "my chains.extxyz")
+    assert result.code == 0, result.err
     assert (data / "my_chains.toml").read_bytes() == card
     (data / "my_chains_search.toml").unlink()
     (data / "my_chains.toml").write_bytes(card + b"# mine\n")
-    said = hpo.here("init", "my chains.extxyz")
-    assert said.code == 2
-    assert "my_chains.toml: is there already" in said.err
+    result = hpo.here("init", "my chains.extxyz")
+    assert result.code == 2
+    assert "my_chains.toml: is there already" in result.err
 
 
 def test_dry_run_writes_nothing(data, hpo):
-    said = hpo.here("init", "my chains.extxyz", "--dry-run")
-    assert said.code == 0, said.err
+    result = hpo.here("init", "my chains.extxyz", "--dry-run")
+    assert result.code == 0, result.err
     assert sorted(path.name for path in data.iterdir()) == ["my chains.extxyz"]
-    assert "would write" in said.out
-    assert "UNITS GUESSED" in said.out
+    assert "would write" in result.out
+    assert "UNITS GUESSED" in result.out
 
 
 def test_a_unit_that_only_the_user_knows_stops_the_run(data, hpo):
     lines = ["smiles,total_energy"]
     lines += [f"{'C' * n}O,{-3.0 * n - 1.5 - 0.01 * (n % 3)}" for n in range(1, 15)]
     (data / "t.csv").write_text("\n".join(lines))
-    said = hpo.here("init", "t.csv")
-    assert said.code == 0, said.err
-    assert "STOP: the unit of total_energy is not known" in said.out
+    result = hpo.here("init", "t.csv")
+    assert result.code == 0, result.err
+    assert "STOP: the unit of total_energy is not known" in result.out
     refused = hpo.here("run", "t_search.toml", "--dry-run")
     assert refused.code == 2
     assert "stands for a unit that only you know" in refused.err
-    told = hpo.here("init", "t.csv", "--unit", "total_energy=kcal/mol", "--out", "told")
-    assert told.code == 0, told.err
+    second_result = hpo.here("init", "t.csv", "--unit", "total_energy=kcal/mol", "--out", "told")
+    assert second_result.code == 0, second_result.err
     assert hpo.here("run", "told/t_search.toml", "--dry-run").code == 0
 
 
@@ -98,9 +98,9 @@ def test_what_makes_no_sense_is_one_sentence(arguments, sentence, data, hpo):
 
 
 def test_a_shipped_card_still_goes_to_standard_output(data, hpo):
-    said = hpo.here("init", "g2_xtb", "--conv", "schnet")
-    assert said.code == 0, said.err
-    assert tomllib.loads(said.out)["data"][0]["card"] == "g2_xtb"
+    result = hpo.here("init", "g2_xtb", "--conv", "schnet")
+    assert result.code == 0, result.err
+    assert tomllib.loads(result.out)["data"][0]["card"] == "g2_xtb"
     timed = hpo.here("init", "g2_xtb", "--minutes", "5", "--out", "mine.toml")
     assert timed.code == 0, timed.err
     assert load_config(data / "mine.toml", CampaignConfig).search.trials >= 8
@@ -110,10 +110,10 @@ def test_what_stands_in_a_file_gives_no_orders_to_the_terminal(data, hpo):
     lines = ["smiles,[red]gap[/red],\x1b[2Jsame"]
     lines += [f"{'C' * (1 + n % 6)}O,{n * n % 7},1.5" for n in range(12)]
     (data / "[bold]x\x1b[2J.csv").write_text("\n".join(lines))
-    said = hpo.here("init", "[bold]x\x1b[2J.csv")
-    assert said.code == 0, said.err
-    assert "[bold]x\\u001b[2J.csv: 12 structures" in said.out
-    assert "\x1b" not in said.out
+    result = hpo.here("init", "[bold]x\x1b[2J.csv")
+    assert result.code == 0, result.err
+    assert "[bold]x\\u001b[2J.csv: 12 structures" in result.out
+    assert "\x1b" not in result.out
     (card,) = (path for path in data.glob("*.toml") if "search" not in path.name)
     assert card.name.isascii()
     assert card.name.isprintable()
@@ -122,9 +122,9 @@ def test_what_stands_in_a_file_gives_no_orders_to_the_terminal(data, hpo):
 
 @pytest.mark.slow
 def test_two_commands_lead_from_an_unknown_file_to_error_bars(data, hpo):
-    said = hpo.here("init", "my chains.extxyz", "--minutes", "1", "--conv", "schnet")
-    assert said.code == 0, said.err
-    assert "hydragnn-hpo run my_chains_search.toml" in said.out
+    result = hpo.here("init", "my chains.extxyz", "--minutes", "1", "--conv", "schnet")
+    assert result.code == 0, result.err
+    assert "hydragnn-hpo run my_chains_search.toml" in result.out
     card = tomllib.loads((data / "my_chains.toml").read_text())
     assert card["files"] == [{"path": "my chains.extxyz"}]
     path = data / "my_chains_search.toml"

@@ -72,8 +72,8 @@ def campaign(hpo, name="campaign.toml", lease=LEASE, **changes):
 
 def hosts_of(hpo, run, kind="placed"):
     """Count the events of a kind on each host."""
-    found = [{slot.rpartition(":")[0] for slot in e["slots"]} for e in hpo.events(run, kind)]
-    return Counter(itertools.chain(*found))
+    results = [{slot.rpartition(":")[0] for slot in e["slots"]} for e in hpo.events(run, kind)]
+    return Counter(itertools.chain(*results))
 
 
 def busy(hpo, run):
@@ -133,8 +133,8 @@ def start_both(hpo, pair):
 
 def end_of(slurm, environment):
     """Return the end of an allocation as Slurm writes it."""
-    told = slurm.ask("squeue", "-h", "-j", environment["SLURM_JOB_ID"], "-o", "%e").strip()
-    return datetime.datetime.fromisoformat(told).timestamp()
+    end_time = slurm.ask("squeue", "-h", "-j", environment["SLURM_JOB_ID"], "-o", "%e").strip()
+    return datetime.datetime.fromisoformat(end_time).timestamp()
 
 
 def on(environment, monkeypatch):
@@ -150,8 +150,10 @@ def test_two_allocations_work_for_one_campaign(hpo, pair, slurm, start_both, mon
 
     both = start_both(path, "--json")
     assert hpo.json("status", run)["standing"]["hosts"]["here"] == 4, "of both allocations"
-    told = {float(p.read_text()) for p in run.glob("trials/*/checkpoints/ends")}
-    assert told == {end_of(slurm, a), end_of(slurm, b)}, "ranks know the end of their own hosts"
+    end_times = {float(p.read_text()) for p in run.glob("trials/*/checkpoints/ends")}
+    assert end_times == {end_of(slurm, a), end_of(slurm, b)}, (
+        "ranks know the end of their own hosts"
+    )
     are_refused(hpo, path, run, pair, monkeypatch)
     (host,) = names(b, 3)
     (agent,) = agents(run, host)
@@ -159,14 +161,14 @@ def test_two_allocations_work_for_one_campaign(hpo, pair, slurm, start_both, mon
     hpo.wait_for(lambda: hosts_of(hpo, run, "host_joined")[host] == 2, "a new agent", SECONDS)
     hpo.wait_for(lambda: hosts_of(hpo, run)[host] == 2, "work for it", SECONDS)
     (hpo.folder / "go").touch()
-    said = [process.communicate(timeout=SECONDS) for process in both]
+    outputs = [process.communicate(timeout=SECONDS) for process in both]
 
-    assert [process.returncode for process in both] == [0, 0], said
+    assert [process.returncode for process in both] == [0, 0], outputs
     judge(hpo, run)
     rested = [e["reason"] for e in hpo.events(run, "ended") if e["outcome"] == "interrupted"]
     assert rested == ["host_lost"]
     assert set(hosts_of(hpo, run)) == names(a, 1, 2) | names(b, 3, 4)
-    boards = [json.loads(out)["leaderboard"] for out, _ in said]
+    boards = [json.loads(out)["leaderboard"] for out, _ in outputs]
     assert boards[0] == boards[1]
     assert len({e["epoch"] for e in hpo.events(run)}) == 1, "one controller from begin to end"
     hpo.wait_for(lambda: not hpo.strays(run), "end of all processes")
@@ -255,8 +257,8 @@ def begun(run):
 def rested(hpo, run):
     """Return why attempts on each host were interrupted."""
     slots = {(e["trial"], e["attempt"]): e["slots"][0][:5] for e in hpo.events(run, "placed")}
-    found = defaultdict(set)
+    result = defaultdict(set)
     for e in hpo.events(run, "ended"):
         if e["outcome"] == "interrupted":
-            found[slots[e["trial"], e["attempt"]]].add(e["reason"])
-    return found
+            result[slots[e["trial"], e["attempt"]]].add(e["reason"])
+    return result

@@ -201,7 +201,7 @@ def weights(trial: Path):
 
 
 @pytest.mark.stress
-def test_a_trial_by_hand_that_is_asked_to_end_goes_on_and_equals_an_unbroken_one(hpo):
+def test_a_trial_by_hand_that_is_requested_to_end_goes_on_and_equals_an_unbroken_one(hpo):
     """Of a campaign, and killed: ``test_resume.py``."""
     hpo.store()
     settings = {"training": {"epochs": 8, "ema": 0.9}}

@@ -30,18 +30,18 @@ def test_a_wheelhouse_is_enough(tmp_path):
         [*argv, "-c", ROOT / "constraints.txt", "hydragnn-hpo[campaign]"], check=True, env=alone
     )
 
-    def shown(*command: object) -> str:
+    def output_of(*command: object) -> str:
         done = subprocess.run(command, env=alone, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert shown(program / "hydragnn-hpo", "--version").startswith("hydragnn-hpo ")
-    assert "frontier" in shown(program / "hydragnn-hpo", "machine", "list")
+    assert output_of(program / "hydragnn-hpo", "--version").startswith("hydragnn-hpo ")
+    assert "frontier" in output_of(program / "hydragnn-hpo", "machine", "list")
     code = "import hydragnn_hpo.training.trial as t; print(t.__file__)"
-    assert shown(program / "python", "-c", code).startswith(str(tmp_path))
+    assert output_of(program / "python", "-c", code).startswith(str(tmp_path))
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
-    lines = shown(program / "pip", "list", "--format=freeze").splitlines()
-    found = dict(line.split("==") for line in lines)
-    wrong = {name: v for name, v in found.items() if pinned.get(name, v) != v.split("+")[0]}
+    lines = output_of(program / "pip", "list", "--format=freeze").splitlines()
+    versions = dict(line.split("==") for line in lines)
+    wrong = {name: v for name, v in versions.items() if pinned.get(name, v) != v.split("+")[0]}
     assert wrong == {}
-    assert len(set(found) & set(pinned)) > 40
+    assert len(set(versions) & set(pinned)) > 40

@@ -102,17 +102,17 @@ def fleet(slurm: VirtualSlurm, archive, tmp_path, monkeypatch) -> Iterator[Calla
     until(lambda: find_orphans(run_tag(tmp_path / "run")) == [], "end of all processes")
 
 
-def is_local(shown: SimpleNamespace, place: Path) -> None:
+def is_local(listing: SimpleNamespace, place: Path) -> None:
     """See that whatever a rank, its zygote and its agent run lies on their host or its system."""
     local = next(place.glob("hydragnn-hpo-*/software/*/env")).parent
-    files = [*shown.modules, *shown.path]
-    for mapped in shown.mapped.values():
+    files = [*listing.modules, *listing.path]
+    for mapped in listing.mapped.values():
         assert len(mapped) > 3
         files += mapped
     allowed = (f"{local}/", *SYSTEM)
     assert [file for file in files if file and not file.startswith(allowed)] == []
-    assert any(f"{local}/env/{LIBRARY}/hydragnn_hpo/" in file for file in shown.modules)
-    assert any(f"{local}/env/{LIBRARY}/staging_ranks.py" in file for file in shown.modules)
+    assert any(f"{local}/env/{LIBRARY}/hydragnn_hpo/" in file for file in listing.modules)
+    assert any(f"{local}/env/{LIBRARY}/staging_ranks.py" in file for file in listing.modules)
 
 
 def test_ranks_import_from_their_own_disk_and_a_host_without_room_is_left_out(
@@ -125,12 +125,12 @@ def test_ranks_import_from_their_own_disk_and_a_host_without_room_is_left_out(
     control = fleet(3, f"{disks}/$SLURMD_NODENAME")
 
     assert list(control.backend._transport.hosts) == ["node1", "node3"]
-    (said,) = [record.message for record in caplog.records if "left out" in record.message]
-    assert said.startswith("host node2 is left out: it has no software: ")
-    assert "cannot be written (Not a directory)" in said
-    shown = control.show(2)
-    assert [each.host for each in shown] == ["node1", "node3"]
-    for each in shown:
+    (message,) = [record.message for record in caplog.records if "left out" in record.message]
+    assert message.startswith("host node2 is left out: it has no software: ")
+    assert "cannot be written (Not a directory)" in message
+    listing = control.show(2)
+    assert [each.host for each in listing] == ["node1", "node3"]
+    for each in listing:
         is_local(each, disks / each.host)
 
 
@@ -141,8 +141,8 @@ def test_slurm_sends_it_and_a_host_that_lost_it_fetches_it_again(fleet, tmp_path
     control = fleet(1, str(disk))
 
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
-    (shown,) = control.show(1)
-    is_local(shown, disk)
+    (listing,) = control.show(1)
+    is_local(listing, disk)
     assert list(disk.glob(".*")) == []  # what was sent is not needed any more
     (agent,) = tagged(tmp_path / "run", "hpo-agent")
     (software,) = disk.glob("hydragnn-hpo-*/software/*/")
@@ -180,10 +180,10 @@ def test_a_partial_file_is_never_used(fleet, archive, tmp_path, caplog, broken_s
     assert sent[0] == "--force"
     assert sent[2] == str(archive)
     assert not Path(sent[3]).exists()
-    said = [record.message for record in caplog.records if "sbcast failed" in record.message]
-    assert len(said) == 1
-    (shown,) = control.show(1)  # it was copied from the shared file system then
-    is_local(shown, disk)
+    messages = [record.message for record in caplog.records if "sbcast failed" in record.message]
+    assert len(messages) == 1
+    (listing,) = control.show(1)  # it was copied from the shared file system then
+    is_local(listing, disk)
 
 
 def test_a_damaged_archive_reaches_nobody(fleet, archive, tmp_path):

@@ -62,15 +62,15 @@ def judge(screened: Any, folder: Path, done: "subprocess.CompletedProcess[str]")
 
 def test_ranks_of_a_backend(screened, tmp_path):
     """Other backends: as any job, see ``contracts/test_backends.py``."""
-    asked = ["--out", "many.jsonl", "--ranks", "2", "--backend", "local"]
-    judge(screened, tmp_path, run([*COMMAND, *screened.arguments, *asked], tmp_path))
+    arguments = ["--out", "many.jsonl", "--ranks", "2", "--backend", "local"]
+    judge(screened, tmp_path, run([*COMMAND, *screened.arguments, *arguments], tmp_path))
 
 
 @pytest.mark.stress
 @NO_MPI
 def test_ranks_of_mpiexec(screened, tmp_path):
-    asked = ["--out", "many.jsonl"]
-    command = [str(MPIEXEC), "-n", "2", *COMMAND, *screened.arguments, *asked]
+    arguments = ["--out", "many.jsonl"]
+    command = [str(MPIEXEC), "-n", "2", *COMMAND, *screened.arguments, *arguments]
     judge(screened, tmp_path, run(command, tmp_path))
 
 
@@ -107,8 +107,8 @@ def test_what_a_killed_rank_leaves_another_does(screened, hpo):
 
 
 def test_a_plan_starts_nothing_and_wrong_questions_are_refused(screened, hpo):
-    asked = [*screened.arguments, "--out", "many.jsonl", "--ranks", "2"]
-    done = hpo.here(*asked, "--dry-run")
+    plan_arguments = [*screened.arguments, "--out", "many.jsonl", "--ranks", "2"]
+    done = hpo.here(*plan_arguments, "--dry-run")
     assert done.code == 0, done.err
     assert "301 structures" in done.out
     assert done.out.count("would start a rank on cpu") == 2

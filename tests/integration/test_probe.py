@@ -27,11 +27,11 @@ def backend(tmp_path_factory):
 def ended(backend, job):
     """Run a job; gives the codes of its ranks."""
     backend.start(job)
-    told = []
+    events = []
 
     def over():
-        told.extend(backend.poll(0.1))
-        return [event for event in told if event.kind == "ended" and event.job == job.id]
+        events.extend(backend.poll(0.1))
+        return [event for event in events if event.kind == "ended" and event.job == job.id]
 
     return until(over, "end of the job", SECONDS)[0].data["codes"]
 

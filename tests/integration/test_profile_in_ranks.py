@@ -99,9 +99,9 @@ LEASE = 300.0
 """Outlives whatever keeps this machine from its turns."""
 
 
-def check(found: dict[str, Any], folder: Path) -> Path:
+def check(result: dict[str, Any], folder: Path) -> Path:
     """Compare with what the profile says; gives the rank's own folder."""
-    environment = found["environment"]
+    environment = result["environment"]
     assert environment["HSA_X"] == "profile"
     assert environment["NCCL_NET"] == "Socket"
     assert environment["OTHER"] == "passes"
@@ -111,7 +111,7 @@ def check(found: dict[str, Any], folder: Path) -> Path:
     cache = Path(environment["MY_CACHE"])
     assert cache.is_relative_to(folder / "nvme" / "me")
     assert "t0001.1" in cache.parts
-    assert found["mode"] == 0o700
+    assert result["mode"] == 0o700
     return cache
 
 
@@ -191,11 +191,15 @@ def test_ranks_of_two_hosts_of_a_real_slurm_find_what_the_profile_says(
 
     seen = [each["environment"] for each in stage.look(*backend.slots)]
 
-    found = seen[0]
-    assert (found["NCCL_NET"], found["WORLD_SIZE"], found["LOCAL_WORLD_SIZE"]) == ("OFI", "2", "1")
-    assert (found["MASTER_ADDR"], found["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "lo")
-    assert "SLURM_PROCID" not in found, "an agent's number is no rank's"
-    assert found["SLURM_JOB_ID"] == os.environ["SLURM_JOB_ID"]
+    result = seen[0]
+    assert (result["NCCL_NET"], result["WORLD_SIZE"], result["LOCAL_WORLD_SIZE"]) == (
+        "OFI",
+        "2",
+        "1",
+    )
+    assert (result["MASTER_ADDR"], result["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "lo")
+    assert "SLURM_PROCID" not in result, "an agent's number is no rank's"
+    assert result["SLURM_JOB_ID"] == os.environ["SLURM_JOB_ID"]
     hosts = {slot.host for slot in backend.slots}
     caches = {each["MY_CACHE"] for each in seen}
     assert {Path(cache).name for cache in caches} == hosts
@@ -211,7 +215,7 @@ def test_a_person_who_set_the_scratch_knows_better(stage, tmp_path, monkeypatch)
         slots=1, run_dir=stage.folder, jobs=JOBS, preload=(), site=site, lease_seconds=LEASE
     )
 
-    (found,) = stage.look(stage.backend.slots[0])
+    (result,) = stage.look(stage.backend.slots[0])
 
-    assert found["environment"]["HYDRAGNN_HPO_SCRATCH"] == "/mine"
+    assert result["environment"]["HYDRAGNN_HPO_SCRATCH"] == "/mine"
     assert stage.end() == [0]

@@ -11,8 +11,8 @@ from hydragnn_hpo.ensemble import structure_batches
 
 def counts(err: str, what: str) -> list[tuple[int, int]]:
     """Return done and total of each line about some work."""
-    found = re.findall(rf"^{what}: (\d+) of (\d+)(?:, .+)?$", err, re.MULTILINE)
-    return [(int(done), int(total)) for done, total in found]
+    results = re.findall(rf"^{what}: (\d+) of (\d+)(?:, .+)?$", err, re.MULTILINE)
+    return [(int(done), int(total)) for done, total in results]
 
 
 @pytest.fixture(autouse=True)

@@ -51,7 +51,7 @@ class RayPlay(Play):
         environment = cluster.environment
         more = {"jobs": KINDS, "preload": preload, "environment": environment}
         super().__init__(RayBackend(machine, run_dir=folder, **more), folder)
-        self.until(lambda: len(self.told("host_joined")) >= hosts, "hosts")
+        self.until(lambda: len(self.events_of("host_joined")) >= hosts, "hosts")
 
     def driver(self) -> int:
         (only,) = named_so(find_orphans(run_tag(self.folder)), "hpo-ray-driver")
@@ -90,8 +90,8 @@ def test_ranks_on_several_hosts_meet(open_play):
     job = play.start("all_reduce", slots)
 
     assert play.wait("ended", job.id)["codes"] == [0] * 4, job.log.read_text()
-    shown = [json.loads((play.folder / f"job/reduced.{rank}").read_text()) for rank in range(4)]
-    assert [rank["total"] for rank in shown] == [1.0 + 2 + 3 + 4] * 4
+    reports = [json.loads((play.folder / f"job/reduced.{rank}").read_text()) for rank in range(4)]
+    assert [rank["total"] for rank in reports] == [1.0 + 2 + 3 + 4] * 4
 
 
 class OtherUser:
@@ -160,10 +160,10 @@ def test_a_raylet_that_is_killed_or_hangs_loses_its_host_and_a_new_host_is_used(
     finally:
         send(still, signal.SIGCONT)  # whoever has taken its place may have ended the agent
 
-    lost = {event.data["host"]: event.data["reason"] for event in play.told("host_lost")}
+    lost = {event.data["host"]: event.data["reason"] for event in play.events_of("host_lost")}
     assert lost.keys() == {host, hung}
     assert lost[hung].endswith("and its lease has expired")
-    assert len(play.told("ended", "hangs")) == 1
+    assert len(play.events_of("ended", "hangs")) == 1
     assert not any(map(alive, hanging))
     play.wait("host_joined", count=6)
     play.works("again", slots[-2:])
@@ -175,7 +175,7 @@ def is_replaced(play, ray_cluster, host, job, pids):
 
     assert play.wait("ended", job.id)["codes"][1] == -9
     assert not any(map(alive, pids))
-    play.until(lambda: host in {e.data["host"] for e in play.told("host_lost")}, "its loss")
+    play.until(lambda: host in {e.data["host"] for e in play.events_of("host_lost")}, "its loss")
     assert host not in {slot.host for slot in play.backend.slots}
     play.works("meanwhile")
     new = ray_cluster.add()
@@ -222,10 +222,10 @@ while True:
 def test_the_next_controller_takes_over_what_runs(open_play, ray_cluster, tmp_path):
     command = [sys.executable, "-c", CONTROLLER, ray_cluster.address, str(tmp_path)]
     with subprocess.Popen(command, env=ray_cluster.environment | PYTHONPATH) as controller:
-        shown = [tmp_path / "job" / f"pid.{rank}" for rank in range(2)]
-        until(lambda: all(path.exists() for path in shown), "ranks", seconds=SECONDS)
+        paths = [tmp_path / "job" / f"pid.{rank}" for rank in range(2)]
+        until(lambda: all(path.exists() for path in paths), "ranks", seconds=SECONDS)
         controller.kill()
-    pids = [json.loads(path.read_text()) for path in shown]
+    pids = [json.loads(path.read_text()) for path in paths]
 
     play = open_play(2)
 

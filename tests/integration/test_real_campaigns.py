@@ -51,9 +51,9 @@ def at_home(tmp_path_factory):
     run = hpo.folder / "run"
     done = hpo("run", fixed_campaign(hpo), "--run", run)
     assert done.code == 0, done.err
-    found = errors(hpo, run)
-    assert len(found) == TRIALS
-    yield found
+    results = errors(hpo, run)
+    assert len(results) == TRIALS
+    yield results
     hpo.end()
 
 
@@ -61,10 +61,10 @@ def judge(hpo, run, at_home):
     """See that all is there, once, with the numbers that it has at home."""
     board = hpo.json("leaderboard", run)["trials"]
     assert not [e for e in hpo.events(run, "ended") if e["outcome"] == "failed"]
-    found = {row["trial"]: row["val_mae"] for row in board}
-    assert found == at_home
+    actual = {row["trial"]: row["val_mae"] for row in board}
+    assert actual == at_home
     ended = [e for e in hpo.events(run, "ended") if e["outcome"] != "interrupted"]
-    assert sorted(e["trial"] for e in ended) == sorted(found), "each trial is reported once"
+    assert sorted(e["trial"] for e in ended) == sorted(actual), "each trial is reported once"
     assert (run / "ensemble.zip").exists()
 
 

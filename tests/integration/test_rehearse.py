@@ -24,7 +24,7 @@ HERE = ("--machine", "generic-slurm", "--structures", "100000", "--slots", "4")
 def stub_pids(hpo):
     """Return the processes of stub agents of this test's rehearsals."""
     name, folder = "stub_agents", str(hpo.folder)
-    found = []
+    results = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/cmdline") as file:
@@ -32,27 +32,27 @@ def stub_pids(hpo):
         except OSError:
             continue
         if name in line and folder in line and not line.startswith("cat"):
-            found.append(int(pid))
-    return found
+            results.append(int(pid))
+    return results
 
 
 def test_sixteen_hosts_are_rehearsed_once_and_nothing_is_lost(hpo, campaign):
-    asked = ("--hosts", "16", "--minutes", "0.1", "--kills", "0", "--run", hpo.folder / "run")
+    arguments = ("--hosts", "16", "--minutes", "0.1", "--kills", "0", "--run", hpo.folder / "run")
 
-    done = hpo("rehearse", campaign, *HERE, *asked, "--json")
+    done = hpo("rehearse", campaign, *HERE, *arguments, "--json")
 
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert (found["hosts_admitted"], found["trials"], found["results"]) == (16, 24, 24)
-    assert (found["results_lost"], found["results_twice"], found["attempts_lost"]) == (0, 0, 0)
-    assert found["makespan"] > 0.8 * found["predicted_makespan"], "nothing runs faster than time"
+    result = json.loads(done.out)
+    assert (result["hosts_admitted"], result["trials"], result["results"]) == (16, 24, 24)
+    assert (result["results_lost"], result["results_twice"], result["attempts_lost"]) == (0, 0, 0)
+    assert result["makespan"] > 0.8 * result["predicted_makespan"], "nothing runs faster than time"
     events = hpo.events(hpo.folder / "run")
     epochs = {e["reached"] for e in events if e["event"] == "epoch"}
     assert epochs == set(range(1, 13))
     first = {e["trial"]: e["seconds"] for e in events if e["event"] == "first_step"}
     assert len(first) == 24
     assert not stub_pids(hpo)
-    hpo.judge(hpo.here("rehearse", campaign, *HERE, *asked), ("has been run already",), code=1)
+    hpo.judge(hpo.here("rehearse", campaign, *HERE, *arguments), ("has been run already",), code=1)
 
 
 def test_a_campaign_of_commands_is_rehearsed_without_starting_one(hpo):
@@ -73,9 +73,9 @@ def test_a_campaign_of_commands_is_rehearsed_without_starting_one(hpo):
     assert re.fullmatch(r".* predicted, .* rehearsed \(.* times\)", lines["makespan"])
 
 
-def test_stubs_that_die_are_told_and_leave_no_process(hpo, campaign):
-    asked = ("--hosts", "4", "--speed-up", "1", "--run", hpo.folder / "run")
-    process = hpo.start("rehearse", campaign, *HERE, *asked)
+def test_stubs_that_die_are_reported_and_leave_no_process(hpo, campaign):
+    arguments = ("--hosts", "4", "--speed-up", "1", "--run", hpo.folder / "run")
+    process = hpo.start("rehearse", campaign, *HERE, *arguments)
     journal = hpo.folder / "run" / "events.jsonl"
     hpo.wait_for(lambda: journal.exists() and b"first_step" in journal.read_bytes(), "a first step")
     for pid in stub_pids(hpo):
@@ -87,13 +87,13 @@ def test_stubs_that_die_are_told_and_leave_no_process(hpo, campaign):
 
 
 def test_hundreds_of_hosts_of_which_some_are_killed_lose_and_double_nothing(hpo, campaign):
-    asked = ("--hosts", "200", "--trials", "100", "--minutes", "0.3", "--kills", "10")
+    arguments = ("--hosts", "200", "--trials", "100", "--minutes", "0.3", "--kills", "10")
 
-    done = hpo("rehearse", campaign, *HERE, *asked, "--json")
+    done = hpo("rehearse", campaign, *HERE, *arguments, "--json")
 
     assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert (found["hosts_admitted"], found["problems"]) == (200, [])
-    assert found["hosts_killed"] > 0
-    assert (found["results_lost"], found["results_twice"]) == (0, 0)
-    assert found["results"] == found["trials"] == 100
+    result = json.loads(done.out)
+    assert (result["hosts_admitted"], result["problems"]) == (200, [])
+    assert result["hosts_killed"] > 0
+    assert (result["results_lost"], result["results_twice"]) == (0, 0)
+    assert result["results"] == result["trials"] == 100

@@ -40,7 +40,7 @@ def url(tmp_path_factory):
         pytest.param(PHONE, "dark", id="phone", marks=pytest.mark.stress),
     ],
 )
-def test_all_charts_are_drawn_and_nothing_is_asked_for(browser, url, size, scheme):
+def test_all_charts_are_drawn_and_nothing_is_requested(browser, url, size, scheme):
     with browser.page(url, size, scheme) as seen:
         assert seen.draw_all() >= 20
         assert seen.page.evaluate("report.errors") == []
@@ -60,8 +60,10 @@ def test_all_charts_are_drawn_and_nothing_is_asked_for(browser, url, size, schem
 def test_the_policy_lets_no_request_out_and_no_script_in(browser, url):
     """What a page may not do is tried, so that the empty list of requests means something."""
     with browser.page(url) as seen:
-        said = seen.page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'out', () => 'kept in')")
-        assert said == "kept in"
+        result = seen.page.evaluate(
+            "fetch('http://127.0.0.1:9/').then(() => 'out', () => 'kept in')"
+        )
+        assert result == "kept in"
         seen.page.evaluate(
             "() => { const s = document.createElement('script');"
             " s.textContent = 'window.strange = 1'; document.body.append(s) }"
@@ -173,10 +175,10 @@ def test_a_click_on_a_line_opens_its_trial(browser, url):
         for step in range(1, 40):
             page.mouse.move((left + right) / 2, place["y"] + 64 + step * 9)
             page.wait_for_timeout(40)
-            told = chart.locator(".brushed [role=status]").inner_text()
-            if "click to open" in told:
+            status_text = chart.locator(".brushed [role=status]").inner_text()
+            if "click to open" in status_text:
                 break
-        name = re.search(r"; (\S+): click", told)[1]
+        name = re.search(r"; (\S+): click", status_text)[1]
         page.mouse.down()
         page.mouse.up()
         assert page.locator("#trial h2").inner_text() == f"Trial {name}"
@@ -234,8 +236,10 @@ def test_the_reader_comes_first_and_the_machine_is_folded(browser, url):
     """Of a campaign of 60 trials with three targets nine screens at most are open."""
     with browser.page(url, {"width": 1400, "height": 900}) as seen:
         page = seen.page
-        shown = page.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)")
-        assert shown == list(SECTIONS)
+        section_ids = page.evaluate(
+            "[...document.querySelectorAll('main > section')].map(s => s.id)"
+        )
+        assert section_ids == list(SECTIONS)
         assert page.evaluate("document.documentElement.scrollHeight") <= 9 * 900
         assert not page.locator(".frame[data-key='slots.causes']").is_visible()
         page.locator("nav a[href='#slots']").click()
@@ -292,9 +296,9 @@ def test_a_click_on_a_trial_opens_its_details(browser, url):
         button.click()
         panel = page.locator("#trial")
         panel.locator(".chart svg").first.wait_for()
-        said = panel.inner_text()
+        output = panel.inner_text()
         for part in (f"Trial {name}", "model.features = ", "Attempts", "weight in the ensemble"):
-            assert part in said
+            assert part in output
         page.keyboard.press("Escape")
         assert not panel.is_visible()
         assert seen.errors == []

@@ -14,8 +14,8 @@ def test_a_finished_campaign_trains_its_best_again_and_builds_from_all(finished,
     before = hpo.json("leaderboard", run)["trials"]
     completed = [row["trial"] for row in before if row["status"] == "completed"]
     best = completed[:2]
-    told = hpo.here("ensemble", "build", run, "--reseed", "2", "--dry-run").out
-    assert f"would train {', '.join(best)} with new seeds, then would write" in told
+    output = hpo.here("ensemble", "build", run, "--reseed", "2", "--dry-run").out
+    assert f"would train {', '.join(best)} with new seeds, then would write" in output
 
     killed = hpo.start("ensemble", "build", run, "--reseed", "2")
     hpo.wait_for(lambda: placed_again(hpo, run), "a trial with a new seed to start")
@@ -59,6 +59,6 @@ def config_of(run, trial):
 def test_the_search_must_be_over_before_its_best_are_known(hpo):
     run = hpo.folder / "run"
     hpo.toml("run/campaign.toml", tomllib.loads(hpo.campaign().read_text()))
-    told = hpo.here("ensemble", "build", run, "--reseed", "1", "--dry-run")
-    assert told.code == 0
-    assert "would train" not in told.out
+    result = hpo.here("ensemble", "build", run, "--reseed", "1", "--dry-run")
+    assert result.code == 0
+    assert "would train" not in result.out

@@ -67,8 +67,8 @@ class Ranks:
         folder.mkdir(parents=True)
         placement = {"attempt": number, "epochs": epochs, "width": world}
         (folder / "placement.toml").write_text(to_toml(placement))
-        told = {"trial": str(trial), "world": world, "attempt": number, **task}
-        self.server.stdin.write(json.dumps(told) + "\n")
+        settings = {"trial": str(trial), "world": world, "attempt": number, **task}
+        self.server.stdin.write(json.dumps(settings) + "\n")
         self.server.stdin.flush()
         return json.loads(self.server.stdout.readline()) | {"folder": folder}
 
@@ -82,9 +82,9 @@ class Ranks:
 
     def done(self, trial: Path, world: int, **task) -> Path:
         """Run an attempt that must end well."""
-        found = self(trial, world, **task)
-        assert found["codes"] == [0] * world, (found, (found["folder"] / "log").read_text())
-        return found["folder"]
+        result = self(trial, world, **task)
+        assert result["codes"] == [0] * world, (result, (result["folder"] / "log").read_text())
+        return result["folder"]
 
 
 @pytest.fixture(scope="module")
@@ -173,11 +173,11 @@ def test_killed_at_a_step_and_resumed_equals_unbroken_in_every_bit(ranks, trial,
     cut, whole = trial("cut", conv=conv), ranks.whole(trial, world, conv=conv)
     for step in sorted(draw.sample(range(1, EPOCHS * STEPS), 2)):
         rank = draw.randrange(world)
-        found = ranks(cut, world, kill={"rank": rank, "step": step}, look_seconds=0.0)
-        assert found["codes"][rank] == -signal.SIGKILL
-        assert found["codes"].count(PEER_LOST) == world - 1, (found["folder"] / "log").read_text()
-        told = read_outcome(EndedAttempt(found["folder"], found["codes"]))
-        assert (told["outcome"], told["reason"]) == ("interrupted", "host_lost")
+        result = ranks(cut, world, kill={"rank": rank, "step": step}, look_seconds=0.0)
+        assert result["codes"][rank] == -signal.SIGKILL
+        assert result["codes"].count(PEER_LOST) == world - 1, (result["folder"] / "log").read_text()
+        outcome = read_outcome(EndedAttempt(result["folder"], result["codes"]))
+        assert (outcome["outcome"], outcome["reason"]) == ("interrupted", "host_lost")
     resumed = ranks.done(cut, world)
     assert ready_of(resumed)["resumed"]
     same_bits(whole, cut)
@@ -195,10 +195,10 @@ def test_killed_between_its_steps_and_resumed_equals_unbroken_in_every_bit(ranks
     cut, whole = trial("cut"), ranks.whole(trial, 2, conv="painn")
     for number, moment in enumerate(MOMENTS):
         kill = {"rank": number % 2, "calling": moment}
-        found = ranks(cut, 2, kill=kill, look_seconds=0.0)
-        assert sorted(found["codes"]) == [-signal.SIGKILL, PEER_LOST], (moment, found)
-        told = read_outcome(EndedAttempt(found["folder"], found["codes"]))
-        assert (told["outcome"], told["reason"]) == ("interrupted", "host_lost")
+        result = ranks(cut, 2, kill=kill, look_seconds=0.0)
+        assert sorted(result["codes"]) == [-signal.SIGKILL, PEER_LOST], (moment, result)
+        outcome = read_outcome(EndedAttempt(result["folder"], result["codes"]))
+        assert (outcome["outcome"], outcome["reason"]) == ("interrupted", "host_lost")
     ranks.done(cut, 2)
     began = [ready_of(folder)["step"] for folder in sorted((cut / "attempts").iterdir())[2:]]
     assert began[0] > 0
@@ -240,11 +240,11 @@ def test_the_end_that_is_near_leaves_a_checkpoint_at_the_next_look(ranks, trial,
     settings = {"epochs": 6, "checkpoint_seconds": 1e6}
     cut = trial("cut", **settings)
     environment = {"SLURM_JOB_END_TIME": str(time.time() + 3600), "HYDRAGNN_HPO_END_MARGIN": "60"}
-    told = {how: MIDDLE, "environment": environment if how == "end" else {}}
-    found = ranks(cut, 2, epochs=6, look_seconds=0.0, **told)
-    assert found["codes"] == [INTERRUPTED] * 2
-    assert not (found["folder"] / "result.json").exists()
-    *_, saved, obeyed = read_records(found["folder"] / "metrics.jsonl")
+    fields = {how: MIDDLE, "environment": environment if how == "end" else {}}
+    result = ranks(cut, 2, epochs=6, look_seconds=0.0, **fields)
+    assert result["codes"] == [INTERRUPTED] * 2
+    assert not (result["folder"] / "result.json").exists()
+    *_, saved, obeyed = read_records(result["folder"] / "metrics.jsonl")
     assert (saved["record"], obeyed["record"]) == ("checkpoint", "obeyed")
     assert obeyed["reason"] == "walltime"
     assert saved["step"] == MIDDLE + 1
@@ -269,10 +269,10 @@ def test_a_sharded_trial_goes_on_with_another_number_of_ranks(ranks, trial, para
     for number, world in enumerate(worlds[:-1]):
         step = draw.randrange(7 * number + 5, 7 * number + 11)
         kill = {"rank": draw.randrange(world), "step": step}
-        found = ranks(cut, world, kill=kill, look_seconds=0.0)
-        killed = found["codes"].pop(kill["rank"])
-        assert killed == -signal.SIGKILL, (found["folder"] / "log").read_text()
-        assert found["codes"] == [PEER_LOST] * (world - 1), (found["folder"] / "log").read_text()
+        result = ranks(cut, world, kill=kill, look_seconds=0.0)
+        killed = result["codes"].pop(kill["rank"])
+        assert killed == -signal.SIGKILL, (result["folder"] / "log").read_text()
+        assert result["codes"] == [PEER_LOST] * (world - 1), (result["folder"] / "log").read_text()
         assert (checkpoints / "last.json").exists() == (world > 1)
         assert (checkpoints / "last.safetensors").exists() == (world == 1)
     resumed = ranks.done(cut, worlds[-1])
@@ -292,12 +292,12 @@ def test_killed_while_writing_goes_on_from_the_checkpoint_before(ranks, trial, p
     settings = {"parallel": parallel} if parallel else {"conv": "painn"}
     cut = trial("cut", **settings)
     kill = {"rank": 0, "step": 5, "writing": True}
-    found = ranks(cut, 2, kill=kill, look_seconds=0.0)
-    assert found["codes"] == [-signal.SIGKILL, PEER_LOST], (found["folder"] / "log").read_text()
+    result = ranks(cut, 2, kill=kill, look_seconds=0.0)
+    assert result["codes"] == [-signal.SIGKILL, PEER_LOST], (result["folder"] / "log").read_text()
     before = {path.name for path in (cut / "checkpoints").iterdir()}
     half = [name for name in before if name.startswith(("sharded-", ".last.safetensors."))]
     assert len(half) == (2 if parallel else 1), "what counts, and what does not yet"
-    saved = [r for r in read_records(found["folder"] / "metrics.jsonl") if "bytes" in r]
+    saved = [r for r in read_records(result["folder"] / "metrics.jsonl") if "bytes" in r]
     resumed = ranks.done(cut, 2)
     assert ready_of(resumed)["step"] == saved[-1]["step"]
     same_bits(ranks.whole(trial, 2, **settings), cut)
@@ -333,8 +333,8 @@ def test_ranks_agree_on_what_to_go_on_from_where_a_checkpoint_is_damaged(
         (cut / "checkpoints" / "best.safetensors").write_bytes(b"")
     resumed = ranks.done(cut, 2)
     assert result_of(resumed)["epochs"] == EPOCHS
-    told = [r["record"] for r in read_records(resumed / "metrics.jsonl")]
-    assert told.count("unreadable") == 1 + (not best)
+    records = [r["record"] for r in read_records(resumed / "metrics.jsonl")]
+    assert records.count("unreadable") == 1 + (not best)
     assert ready_of(resumed)["origin"] == ("best" if best else "start")
     if not best:
         same_bits(ranks.whole(trial, 2, parallel=parallel), cut)
@@ -361,8 +361,8 @@ def test_no_rank_goes_on_alone_from_a_checkpoint_that_another_does_not_see(
         (checkpoints / "best.safetensors").write_bytes(b"")
     resumed = ranks.done(cut, 2, sees={"rank": rank, "file": str(file)})
     assert ready_of(resumed)["origin"] == ("best" if best else "start")
-    told = [r for r in read_records(resumed / "metrics.jsonl") if r["record"] == "unreadable"]
-    assert {r["checkpoint"] for r in told} >= {"last.safetensors"}
+    records = [r for r in read_records(resumed / "metrics.jsonl") if r["record"] == "unreadable"]
+    assert {r["checkpoint"] for r in records} >= {"last.safetensors"}
     if not best:
         same_bits(ranks.whole(trial, 2), cut)
 
@@ -372,12 +372,12 @@ def test_no_rank_goes_on_alone_from_a_checkpoint_that_another_does_not_see(
 )
 def test_a_full_disk_ends_no_trial(ranks, trial, parallel, rank):
     cut = trial("cut", parallel=parallel)
-    found = ranks(cut, 2, full={"rank": rank, "step": 7}, look_seconds=0.0)
-    assert DISK_FULL in found["codes"]
-    assert set(found["codes"]) <= {DISK_FULL, PEER_LOST}
-    log = (found["folder"] / "log").read_text()
+    result = ranks(cut, 2, full={"rank": rank, "step": 7}, look_seconds=0.0)
+    assert DISK_FULL in result["codes"]
+    assert set(result["codes"]) <= {DISK_FULL, PEER_LOST}
+    log = (result["folder"] / "log").read_text()
     assert "cannot be written (No space left on device); make room" in log
     assert "Traceback" not in log
-    told = read_outcome(EndedAttempt(found["folder"], found["codes"]))
-    assert (told["outcome"], told["reason"]) == ("interrupted", "disk_full")
+    outcome = read_outcome(EndedAttempt(result["folder"], result["codes"]))
+    assert (outcome["outcome"], outcome["reason"]) == ("interrupted", "disk_full")
     assert ready_of(ranks.done(cut, 2))["step"] > 0

@@ -55,9 +55,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    assert "WARNING -" not in said, said
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert "WARNING -" not in output, output
     return folder
 
 
@@ -106,8 +106,8 @@ def test_pages_and_search_work_without_a_network(site: Path) -> None:
         with browser.page((site / "index.html").as_uri()) as seen:
             seen.page.locator("input.md-search__input").click()
             seen.page.keyboard.type("finalist")
-            found = seen.page.locator(".md-search-result__link")
-            found.first.wait_for()
-            assert found.count() > 1
+            result = seen.page.locator(".md-search-result__link")
+            result.first.wait_for()
+            assert result.count() > 1
         assert not seen.requests
         assert not seen.errors

@@ -84,10 +84,10 @@ def test_ranks_of_two_hosts_train_together(control):
     job = fleet.start("all_reduce", fleet.backend.slots)
 
     assert fleet.wait("ended", "job")["codes"] == [0] * 4, job.log.read_text()
-    shown = [json.loads((fleet.folder / "job" / f"reduced.{r}").read_text()) for r in range(4)]
-    assert [rank["total"] for rank in shown] == [1.0 + 2 + 3 + 4] * 4
-    assert [rank["local"] for rank in shown] == [[r % 2, 2] for r in range(4)]
-    hosts = [event.data["host"] for event in fleet.told("host_joined")]
+    reports = [json.loads((fleet.folder / "job" / f"reduced.{r}").read_text()) for r in range(4)]
+    assert [rank["total"] for rank in reports] == [1.0 + 2 + 3 + 4] * 4
+    assert [rank["local"] for rank in reports] == [[r % 2, 2] for r in range(4)]
+    hosts = [event.data["host"] for event in fleet.events_of("host_joined")]
     assert sorted(hosts) == ["node1", "node2"]
     assert [slot.name for slot in job.slots] == ["node1:0", "node1:1", "node2:0", "node2:1"]
 
@@ -140,7 +140,7 @@ def test_a_daemon_that_is_killed_takes_no_job_along(allocation, control):
     allocation.end_daemon("node2")
 
     assert fleet.wait("ended", "job")["codes"] == [0]
-    assert not fleet.told("host_lost")
+    assert not fleet.events_of("host_lost")
 
 
 def test_a_host_that_is_down_does_not_keep_the_others_away(allocation, control):
@@ -206,12 +206,14 @@ def test_a_new_controller_adopts_what_a_killed_one_had_started(first_controller,
     adopted = fleet.wait("adopted", "job")
     assert adopted["slots"] == ["node1:0", "node2:0"]
     assert ranks(folder) == running
-    fleet.until(lambda: len(fleet.told("record", "job")) > 10, "records")
+    fleet.until(lambda: len(fleet.events_of("record", "job")) > 10, "records")
     (folder / "job" / "go").touch()
     assert fleet.wait("ended", "job")["codes"] == [0, 0]
     lines = (folder / "job" / "metrics.jsonl").read_text().splitlines()
-    assert [event.data for event in fleet.told("record", "job")] == list(map(json.loads, lines))
-    assert len(fleet.told("ended", "job")) == 1
+    assert [event.data for event in fleet.events_of("record", "job")] == list(
+        map(json.loads, lines)
+    )
+    assert len(fleet.events_of("ended", "job")) == 1
     assert fleet.backend.settled
     fleet.start("nothing", fleet.backend.slots, "next")
     assert fleet.wait("ended", "next")["codes"] == [0] * 4

@@ -158,8 +158,11 @@ def test_a_job_that_is_lost_with_its_host_is_followed(hpo, slurm, campaign):
 
     one, two = began(run)
     assert (one.ended, two.after, two.code) == (None, first, 0)
-    (told, *_) = hpo.json("status", run)["jobs"]
-    assert (told["state"], told["why"]) == ("ended", "lost with its hosts, or cancelled")
+    (job_status, *_) = hpo.json("status", run)["jobs"]
+    assert (job_status["state"], job_status["why"]) == (
+        "ended",
+        "lost with its hosts, or cancelled",
+    )
     lost = {e["trial"] for e in hpo.events(run, "ended") if e.get("reason") in LOST}
     assert now.trial in lost
     before = [e for e in hpo.events(run, "checkpoint") if e["epoch"] == 1]

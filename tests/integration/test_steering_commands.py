@@ -30,10 +30,10 @@ EVENTS = [
 @pytest.fixture
 def run(hpo):
     """A run directory that no process works on."""
-    found = RunDir(hpo.folder / "run")
+    run_dir = RunDir(hpo.folder / "run")
     hpo.toml("run/campaign.toml", hpo.ci_campaign())
-    found.journal.write_bytes(b"".join(map(encode, EVENTS)))
-    return found
+    run_dir.journal.write_bytes(b"".join(map(encode, EVENTS)))
+    return run_dir
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def controller(run):
     lease.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
 
 
-def asked(run):
+def requests_of(run):
     return [r.model_dump(exclude_defaults=True) for _, r in read_requests(run)]
 
 
@@ -64,7 +64,7 @@ def test_each_verb_leaves_its_wish(hpo, run, controller):
         assert done.code == 0, done.err
         assert done.out.startswith(f"sent to process {os.getpid()} on ")
     mine = {"model.conv": "egnn", "model.layers": 1, "training.learning_rate": 0.002}
-    assert asked(run) == [
+    assert requests_of(run) == [
         {"request": "cancel", "trial": "t0001"},
         {"request": "retry", "trial": "t0000"},
         {"request": "add-trials", "count": 5},

@@ -103,8 +103,8 @@ def test_settings_change_what_is_submitted(hpo, run, slurm):
     done = hpo.here("run", copy, "--run", run, "--machine", "workstation", "--dry-run")
     assert "4 trials by random" in done.out, done.err
 
-    told = submit(hpo, run, "--again", "--set", "search.trails=4")
-    hpo.judge(told, ("unknown key 'search.trails'", "Did you mean 'trials'?"))
+    report = submit(hpo, run, "--again", "--set", "search.trails=4")
+    hpo.judge(report, ("unknown key 'search.trails'", "Did you mean 'trials'?"))
     hpo.judge(submit(hpo, run, "--again", "--set", "trials"), ("--set trials", "KEY=VALUE"))
     assert len(slurm.calls) == 1
 
@@ -112,12 +112,12 @@ def test_settings_change_what_is_submitted(hpo, run, slurm):
 def test_a_dry_run_leaves_nothing(hpo, run, slurm):
     done = submit(hpo, run, "--dry-run", "--json")
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["argv"] == ["sbatch", "--parsable", "001.sh"]
-    assert told["script"].startswith("#!/bin/bash\n")
-    assert (told["jobs"], told["run"], told["scheduler"]) == ([], str(run), "slurm")
+    report = json.loads(done.out)
+    assert report["argv"] == ["sbatch", "--parsable", "001.sh"]
+    assert report["script"].startswith("#!/bin/bash\n")
+    assert (report["jobs"], report["run"], report["scheduler"]) == ([], str(run), "slurm")
     assert not run.exists()
-    assert not slurm.asked
+    assert not slurm.was_called
 
 
 @pytest.mark.parametrize(
@@ -156,16 +156,16 @@ def test_what_cannot_run_is_refused_before_anything_is_submitted(
     hpo.campaign(**changes)
     hpo.judge(submit(hpo, **({"run": run} | options)), says)
     assert not run.exists()
-    assert not slurm.asked
+    assert not slurm.was_called
 
 
-def test_without_a_scheduler_this_is_said(hpo, run, monkeypatch):
+def test_without_a_scheduler_this_is_reported(hpo, run, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     hpo.judge(submit(hpo, run), ("no 'sbatch' on PATH", "--dry-run"))
     assert not run.exists()
 
 
-def test_what_the_scheduler_refuses_is_told(hpo, run, slurm):
+def test_what_the_scheduler_refuses_is_reported(hpo, run, slurm):
     (slurm.folder / "refuse").write_text("sbatch: error: Invalid account")
     hpo.judge(submit(hpo, run), ("'sbatch' refuses", "Invalid account"), code=1)
     assert JobRecords(run).jobs() == []
@@ -180,8 +180,12 @@ def test_a_finished_run_is_not_submitted(hpo, run, slurm):
 
 def test_status_knows_the_jobs(hpo, run, slurm):
     assert submit(hpo, run, "--jobs", "3").code == 0
-    (told,) = hpo.json("status", run)["jobs"]
-    assert (told["id"], told["state"], told["why"]) == ("101", "queued", "Priority")
+    (job_status,) = hpo.json("status", run)["jobs"]
+    assert (job_status["id"], job_status["state"], job_status["why"]) == (
+        "101",
+        "queued",
+        "Priority",
+    )
     assert "not running, batch job 101 is queued" in hpo.here("status", run).out
     assert "job 101: queued (Priority), 1 of at most 3, 2 hosts" in hpo.here("status", run).out
     slurm.stands(j101="RUNNING")

@@ -47,10 +47,12 @@ def test_a_campaign_ends_with_its_learning_curve_though_it_was_killed_meanwhile(
     assert len(set(steps.values())) == 1, "of equally many optimizer steps"
     config = tomllib.loads((run / "trials" / parents.pop() / "trial.toml").read_text())
     assert "train_share" not in config["training"]
-    said = hpo.json("ensemble", "build", run)["verdict"]
-    learned = {each["head"] for each in said if (each["rule"], each["level"]) == ("mean", "good")}
+    verdict = hpo.json("ensemble", "build", run)["verdict"]
+    learned = {
+        each["head"] for each in verdict if (each["rule"], each["level"]) == ("mean", "good")
+    }
     assert learned
-    assert learned <= {each["head"] for each in said if each["rule"] == "data"}
+    assert learned <= {each["head"] for each in verdict if each["rule"] == "data"}
     assert hpo.json("status", run)["standing"]["phase"] == "finished"
     before = len(hpo.events(run))
     assert hpo("run", file, "--run", run).code == 0
@@ -74,8 +76,8 @@ def test_the_verdict_on_noise_is_that_nothing_was_learned(hpo):
     hpo.card(structures)
     done = hpo("run", hpo.campaign(), "--run", hpo.folder / "run", "--json")
     assert done.code == 0, done.err
-    said = json.loads(done.out)["verdict"]
-    of_noise = {each["rule"]: each for each in said if each["head"] == "energy_like"}
+    verdict = json.loads(done.out)["verdict"]
+    of_noise = {each["rule"]: each for each in verdict if each["head"] == "energy_like"}
     assert "learned" in of_noise["mean"]["sentence"]
     assert of_noise["mean"]["level"] == "warning"
     assert not {"elements", "single", "data"} & of_noise.keys()

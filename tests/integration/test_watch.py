@@ -64,37 +64,37 @@ class Terminal:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C arrives
         )
         os.close(theirs)
-        self._said = bytearray()
+        self._output = bytearray()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         while True:
             try:
-                self._said += os.read(self.ours, 65536)
+                self._output += os.read(self.ours, 65536)
             except OSError:  # Linux: the other side has closed
                 return
 
     @property
-    def said(self) -> str:
-        return bytes(self._said).decode("utf-8", errors="replace")
+    def output(self) -> str:
+        return bytes(self._output).decode("utf-8", errors="replace")
 
     def resize(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def wait_for(self, what: str, since: int = 0, seconds: float = SECONDS) -> int:
         end = time.monotonic() + seconds
-        while (place := STYLE.sub("", self.said[since:]).find(what)) < 0:
-            assert time.monotonic() < end, f"no {what!r} in {self.said[-3000:]!r}"
+        while (place := STYLE.sub("", self.output[since:]).find(what)) < 0:
+            assert time.monotonic() < end, f"no {what!r} in {self.output[-3000:]!r}"
             if self.process.poll() is not None:
                 self._reader.join(timeout=SECONDS)
-                assert what in STYLE.sub("", self.said[since:]), "it ended without"
+                assert what in STYLE.sub("", self.output[since:]), "it ended without"
             time.sleep(0.02)
         return place
 
     def frames(self, since: int = 0) -> list[list[str]]:
         """Give what was drawn from corner to corner, without styles."""
-        inside = STYLE.sub("", self.said[since:]).partition(LEAVE)[0].replace(SHOW, "")
+        inside = STYLE.sub("", self.output[since:]).partition(LEAVE)[0].replace(SHOW, "")
         return [drawn.splitlines() for drawn in inside.split("\x1b[H") if drawn.count("\n") > 3]
 
     def end(self) -> int:
@@ -114,7 +114,7 @@ def test_it_fills_the_terminal_follows_the_journal_and_ends_with_the_campaign(ma
         file.write(rest[:cut])
         end = time.monotonic() + SECONDS
         while len({drawn[1].strip() for drawn in terminal.frames()}) < 2:
-            assert time.monotonic() < end, terminal.said[-3000:]
+            assert time.monotonic() < end, terminal.output[-3000:]
             time.sleep(0.02)
         file.write(rest[cut:])
     assert terminal.end() == 0
@@ -126,18 +126,18 @@ def test_it_fills_the_terminal_follows_the_journal_and_ends_with_the_campaign(ma
     assert heads[0].startswith("searching: ")
     assert heads[-1].startswith("finished: 40 of 40 trials at rest")
     assert len(heads) >= 3
-    said = terminal.said
-    assert said.count(ENTER) == said.count(LEAVE) == 1
-    assert said.rfind(SHOW) > said.rfind(HIDE), "the cursor is there again"
-    assert "\x1b[2J" not in said.partition(ENTER)[2].partition(LEAVE)[0][20:], "nothing flickers"
-    assert STYLE.sub("", said).rstrip().endswith(f"{run.path}: finished")
+    output = terminal.output
+    assert output.count(ENTER) == output.count(LEAVE) == 1
+    assert output.rfind(SHOW) > output.rfind(HIDE), "the cursor is there again"
+    assert "\x1b[2J" not in output.partition(ENTER)[2].partition(LEAVE)[0][20:], "nothing flickers"
+    assert STYLE.sub("", output).rstrip().endswith(f"{run.path}: finished")
 
 
 def test_ctrl_c_leaves_a_clean_terminal_and_a_new_size_is_seen_at_once(made):
     run, _ = made
     terminal = Terminal("status", str(run.path), "--watch", "--interval", "1800")
     terminal.wait_for(NOTE)
-    before = len(terminal.said)
+    before = len(terminal.output)
     terminal.resize(132, 40)  # the next look comes after half an hour
 
     def redrawn() -> list[list[str]]:
@@ -149,11 +149,11 @@ def test_ctrl_c_leaves_a_clean_terminal_and_a_new_size_is_seen_at_once(made):
     assert any("hosts  " in line for line in wide)
     os.write(terminal.ours, b"\x03")
     assert terminal.end() == 0
-    said = terminal.said
-    assert said.count(LEAVE) == 1
-    assert said.rfind(SHOW) > said.rfind(HIDE)
-    assert "Traceback" not in said
-    assert f"run by process {os.getpid()}" in STYLE.sub("", said.partition(LEAVE)[2])
+    output = terminal.output
+    assert output.count(LEAVE) == 1
+    assert output.rfind(SHOW) > output.rfind(HIDE)
+    assert "Traceback" not in output
+    assert f"run by process {os.getpid()}" in STYLE.sub("", output.partition(LEAVE)[2])
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_colours_are_for_those_who_want_them(made, environment, coloured):
         file.write(rest)
     terminal = Terminal("status", str(run.path), "--watch", **environment)
     assert terminal.end() == 0
-    assert bool(COLOUR.search(terminal.said)) is coloured
+    assert bool(COLOUR.search(terminal.output)) is coloured
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_a_run_that_is_removed_ends_the_watching_with_a_sentence(made, tmp_path)
     terminal.wait_for(NOTE)
     run.path.rename(tmp_path / "elsewhere")
     assert terminal.end() == 2
-    said = terminal.said
-    assert said.rfind(LEAVE) < said.rfind("error: ")
-    assert "was removed" in said
-    assert "Traceback" not in said
+    output = terminal.output
+    assert output.rfind(LEAVE) < output.rfind("error: ")
+    assert "was removed" in output
+    assert "Traceback" not in output

@@ -45,11 +45,11 @@ def closure(names: list[str]) -> dict[str, Distribution]:
     return held
 
 
-def link(found: Distribution, folder: Path) -> None:
+def link(distribution: Distribution, folder: Path) -> None:
     """Link the top-level files and folders of an installed distribution into a folder."""
-    for top in {Path(file).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+    for top in {Path(file).parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
         if not (folder / top).exists():
-            (folder / top).symlink_to(Path(str(found.locate_file(top))))
+            (folder / top).symlink_to(Path(str(distribution.locate_file(top))))
 
 
 class Environment:
@@ -105,9 +105,9 @@ def test_the_core_is_whole_and_small(core: Environment) -> None:
 
 def test_the_core_predicts_from_an_empty_folder(core: Environment) -> None:
     names = ("workflows/molecules.xyz", "--ensemble", "workflows/small_organics.zip")
-    shown = core.run("predict", *names).stdout
-    assert "phenol" in shown
-    assert "[eV]" in shown
+    printed_output = core.run("predict", *names).stdout
+    assert "phenol" in printed_output
+    assert "[eV]" in printed_output
     code = (
         "import ase.build, hydragnn_hpo as hh; from hydragnn_hpo.resources import resource_path\n"
         "ensemble = hh.Ensemble.load(resource_path('workflows/small_organics.zip'))\n"
@@ -138,12 +138,12 @@ def test_the_core_predicts_from_an_empty_folder(core: Environment) -> None:
     ],
 )
 def test_a_sentence_names_the_extra(core: Environment, words: str, needs: str, extra: str) -> None:
-    said = core.run(*words.split(), code=2).stderr
-    assert said.startswith("error: ")
-    assert needs in said
-    assert f"pip install 'hydragnn-hpo[{extra}]'" in said
-    assert "Traceback" not in said
-    assert len(said.splitlines()) == 1
+    output = core.run(*words.split(), code=2).stderr
+    assert output.startswith("error: ")
+    assert needs in output
+    assert f"pip install 'hydragnn-hpo[{extra}]'" in output
+    assert "Traceback" not in output
+    assert len(output.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

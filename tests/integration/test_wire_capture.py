@@ -159,9 +159,9 @@ def test_neither_trials_nor_hyperparameters_go_in_clear(hpo, wire, make):
     done = wire.inside(hpo, "run", make(hpo), "--run", run)
 
     assert done.code == 0, done.err
-    heard = wire.close()
-    assert MARKER in heard, "nothing was captured"
-    assert MECHANISM in heard, "the captured campaign speaks no ZeroMQ with CURVE"
+    traffic = wire.close()
+    assert MARKER in traffic, "nothing was captured"
+    assert MECHANISM in traffic, "the captured campaign speaks no ZeroMQ with CURVE"
     proposed = [
         event for event in read_journal(run / "events.jsonl") if event["event"] == "proposed"
     ]
@@ -170,4 +170,4 @@ def test_neither_trials_nor_hyperparameters_go_in_clear(hpo, wire, make):
     for event in proposed:
         for name, value in event["values"].items():
             words |= {name.encode(), *words_of(value)}
-    assert [word for word in words if word in heard] == []
+    assert [word for word in words if word in traffic] == []

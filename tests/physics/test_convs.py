@@ -77,8 +77,8 @@ def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(subjec
 def choices():
     """Give every conv with each choice of each option that is a choice."""
     for conv, spec in CONV_SPECS.items():
-        for option, found in search_ranges(spec.options).items():
-            for value in found.choices or ():
+        for option, result in search_ranges(spec.options).items():
+            for value in result.choices or ():
                 if value != getattr(spec.options(), option):
                     yield pytest.param(conv, {option: value}, id=f"{conv}-{option}-{value}")
 

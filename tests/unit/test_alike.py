@@ -27,7 +27,7 @@ def test_a_fixture_draws_by_its_name_and_a_test_by_its_own(
     assert draw() == first != drawn
 
 
-def test_what_a_test_told_torch_is_taken_back() -> None:
+def test_what_a_test_sets_in_torch_is_taken_back() -> None:
     torch.set_num_threads(3)
     torch.set_default_dtype(torch.float64)
     torch.use_deterministic_algorithms(True)

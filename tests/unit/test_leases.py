@@ -56,7 +56,7 @@ def age(path, seconds):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "pattern"),
     [
         (
             json.dumps({"pid": 1, "host": f"not-{socket.gethostname()}"}),
@@ -66,14 +66,16 @@ def age(path, seconds):
     ],
     ids=["another host", "just being written"],
 )
-def test_what_may_be_alive_holds_its_lease_until_it_is_stale(tmp_path, monkeypatch, content, said):
+def test_what_may_be_alive_holds_its_lease_until_it_is_stale(
+    tmp_path, monkeypatch, content, pattern
+):
     """Copies of one job script look in the same second: none may see a free one in between."""
     monkeypatch.setattr(leases, "STALE_SECONDS", 3600.0)
     lease = ControllerLease(tmp_path)
     lease.path.write_text(content)
     for seconds in (0.0, 3500.0):
         age(lease.path, seconds)
-        with pytest.raises(LeaseTaken, match=said):
+        with pytest.raises(LeaseTaken, match=pattern):
             ControllerLease(tmp_path)
     age(lease.path, 101.0)
     assert ControllerLease(tmp_path).epoch == 2

@@ -40,11 +40,11 @@ def run_notebook(tmp_path, monkeypatch):
     def run(name: str) -> tuple[dict[str, Any], list[str]]:
         monkeypatch.chdir(tmp_path)
         names: dict[str, Any] = {"__name__": "__main__"}
-        shown = []
+        outputs = []
         for number, source in enumerate(code_cells(FOLDER / f"{name}.ipynb"), start=1):
             value = run_cell(source, f"{name}, cell {number}", names)
-            shown.append("" if value is None else show(value))
-        return names, shown
+            outputs.append("" if value is None else show(value))
+        return names, outputs
 
     return run
 
@@ -78,7 +78,7 @@ def test_both_are_here():
 
 @pytest.mark.release
 def test_own_file_to_error_bars(run_notebook):
-    names, shown = run_notebook("own_file_to_error_bars")
+    names, outputs = run_notebook("own_file_to_error_bars")
     run, table = names["run"], names["table"]
     searched = run.trials[run.trials["parent"].isna()]
     assert sorted(searched["epochs"]) == [4, 4, 12, 12]
@@ -95,7 +95,7 @@ def test_own_file_to_error_bars(run_notebook):
     assert (run.path / "report" / "report.html").exists()
     assert names["campaign"].guessed["energy"] == "eV"
     assert [head for head in run.facts.config.trial["heads"]] == ["energy"]
-    assert any("<table" in text for text in shown)
+    assert any("<table" in text for text in outputs)
 
 
 @pytest.mark.release

@@ -80,16 +80,16 @@ def test_all_and_campaign_hold_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("module", OPTIONAL)
-def test_what_is_said_is_a_sentence_with_a_remedy(module: str) -> None:
+def test_what_is_reported_is_a_sentence_with_a_remedy(module: str) -> None:
     assert faults(missing_sentence(module)) == []
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
-    said = "a figure needs Plotly, which is not installed: pip install 'hydragnn-hpo[report]'."
+    message = "a figure needs Plotly, which is not installed: pip install 'hydragnn-hpo[report]'."
     with pytest.raises(MissingPackage) as caught, explain_missing("a figure"):
         import plotly.graph_objects  # noqa: F401
-    assert str(caught.value) == said
+    assert str(caught.value) == message
     with pytest.raises(MissingPackage, match=r"or wait\.$"):
         require_package("plotly", instead=", or wait")
     require_package("pandas")

@@ -56,7 +56,7 @@ def test_every_name_is_what_its_module_defines():
     )
 
 
-def test_a_name_that_is_not_there_is_said_as_python_does():
+def test_a_name_that_is_not_there_is_reported_as_python_does():
     with pytest.raises(AttributeError, match="module 'hydragnn_hpo' has no attribute 'Ensembl'"):
         hh.Ensembl  # noqa: B018
 
@@ -429,9 +429,9 @@ def test_the_parity_figure_holds_the_predictions_on_the_test_split(made):
     arrays = load_file(made.report / "test_predictions.safetensors")
     figure = hh.Run(made.path).figure("parity", "gap")
     dots = [trace for trace in figure.data if trace.mode == "markers"]
-    shown = sorted((x, y) for trace in dots for x, y in zip(trace.x, trace.y, strict=True))
+    points = sorted((x, y) for trace in dots for x, y in zip(trace.x, trace.y, strict=True))
     truth, mean = arrays["gap/truth"].ravel(), arrays["gap/mean"].ravel()
-    np.testing.assert_allclose(shown, sorted(zip(truth, mean, strict=True)), rtol=1e-6)
+    np.testing.assert_allclose(points, sorted(zip(truth, mean, strict=True)), rtol=1e-6)
     assert figure.layout.title.text.startswith("gap: MAE")
     assert figure.layout.xaxis.title.text == "reference (eV)"
     assert {trace.marker.color for trace in dots} == {"#2563c9", "#b8252d"}

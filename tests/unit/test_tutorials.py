@@ -14,7 +14,7 @@ NAMES = sorted(
 
 
 @pytest.mark.parametrize(
-    ("shown", "said", "alike"),
+    ("expected_output", "output", "alike"),
     [
         ("best 0.25 eV", "best 17.125 eV", True),
         ("best 0.25 eV", "best 17 eV", False),
@@ -31,8 +31,10 @@ NAMES = sorted(
         ("", "something", False),
     ],
 )
-def test_what_may_vary_varies_and_nothing_else(shown: str, said: str, alike: bool) -> None:
-    assert agrees(shown, said) is alike
+def test_what_may_vary_varies_and_nothing_else(
+    expected_output: str, output: str, alike: bool
+) -> None:
+    assert agrees(expected_output, output) is alike
 
 
 def test_every_page_has_a_name_of_its_own() -> None:
@@ -49,9 +51,9 @@ def test_pages_can_be_followed_in_one_folder() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_block_is_run_or_says_why_not(name: str) -> None:
     page = find_page(name).read_text()
-    found = blocks(page)
-    assert len(found) == len(re.findall(r"^```", page, re.MULTILINE)) / 2, "a fence is not closed"
-    for block in found:
+    results = blocks(page)
+    assert len(results) == len(re.findall(r"^```", page, re.MULTILINE)) / 2, "a fence is not closed"
+    for block in results:
         where = f"{name}.md:{block.line}"
         assert not block.mark or block.mark.startswith(MARKS), f"{where}: unknown mark"
         assert not (block.skipped or block.varies) or len(block.mark.split()) > 4, f"{where}: why?"

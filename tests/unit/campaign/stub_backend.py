@@ -19,7 +19,7 @@ class Faked:
     job: Job
     epoch: int
     wish: str | None = None
-    asked_to_end: bool = False
+    end_requested: bool = False
 
 
 def quality(values: dict[str, Any], epoch: int) -> float:
@@ -71,7 +71,7 @@ class StubBackend:
 
     def stop(self, job_id, grace=5.0):
         if job_id in self.running:
-            self.running[job_id].asked_to_end = True
+            self.running[job_id].end_requested = True
 
     def ask(self, job_id, wish):
         if job_id in self.running:
@@ -80,10 +80,10 @@ class StubBackend:
     def poll(self, timeout):
         for faked in list(self.running.values()):
             self._move(faked)
-        told, self.events = self.events, []
-        if not told:
+        events, self.events = self.events, []
+        if not events:
             time.sleep(0.001)
-        return told
+        return events
 
     def close(self):
         self.closed = True
@@ -101,13 +101,13 @@ class StubBackend:
 
     def _end(self, faked, codes, first=None, away=()):
         del self.running[faked.job.id]
-        told = {"codes": codes, "first": first, "signal_sent": False, "error": None, "away": away}
-        self._tell("ended", faked.job.id, **told)
+        fields = {"codes": codes, "first": first, "signal_sent": False, "error": None, "away": away}
+        self._tell("ended", faked.job.id, **fields)
 
     def _move(self, faked):
         job, width = faked.job, faked.job.width
         trial, _, attempt = job.id.partition(".")
-        if faked.asked_to_end or faked.wish == "yield":
+        if faked.end_requested or faked.wish == "yield":
             self._end(faked, [3] * width)
             return
         if faked.wish == "stop":

@@ -51,8 +51,8 @@ def losses_of(events, *, more=False):
 
 def counted(story, **wanted):
     """Compare all causes; those that are not named are 0."""
-    found = losses_of(story.events).by_cause
-    assert found == pytest.approx(dict.fromkeys(CAUSES, 0.0) | wanted, abs=1e-9)
+    actual = losses_of(story.events).by_cause
+    assert actual == pytest.approx(dict.fromkeys(CAUSES, 0.0) | wanted, abs=1e-9)
 
 
 def test_what_was_before_the_first_placement_and_after_the_last_end_does_not_count():
@@ -67,7 +67,7 @@ def test_the_first_step_is_not_counted_twice():
     counted(story.end(10, "t0"), start_up=3, training=7)
 
 
-def test_epochs_that_are_told_together_all_count():
+def test_epochs_that_are_reported_together_all_count():
     story = Story(["a:0"]).propose(0, "t0").place(0, "t0", "a:0", first=1)
     for _ in range(4):
         story.epoch(5, "t0", 0.75)
@@ -97,7 +97,7 @@ def test_a_checkpoint_inside_an_epoch_saves_what_was_done_of_it():
     counted(story, training=8 + 6, between=2, lost=3, held=1, start_up=1)
 
 
-def test_an_interruption_that_was_asked_for_ends_and_loses_nothing():
+def test_an_interruption_that_was_requested_ends_and_loses_nothing():
     story = Story(["a:0"]).propose(0, "t0").place(0, "t0", "a:0", first=0)
     story.epoch(10, "t0", 10).checkpoint(14, "t0").end(15, "t0", "interrupted", "resized")
     counted(story, training=14, ending=1)
@@ -156,8 +156,8 @@ def test_now_counts_what_runs_and_what_idles():
 
 
 def test_nothing_is_known_before_anything_ran():
-    found = losses_of([])
-    assert (found.slot_seconds, found.largest, found.share("training")) == (0.0, None, 0.0)
+    result = losses_of([])
+    assert (result.slot_seconds, result.largest, result.share("training")) == (0.0, None, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -169,8 +169,8 @@ def test_a_slow_count_second_by_second_agrees(seed):
     for second in range(min(starts), max(span["end"] for span in spans)):
         for slot in slots:
             counts[what(slot, second, spans)] += 1
-    found = losses_of(story.events).by_cause
-    assert found == pytest.approx(counts)
+    actual = losses_of(story.events).by_cause
+    assert actual == pytest.approx(counts)
     assert sum(counts.values()) == len(slots) * (max(s["end"] for s in spans) - min(starts))
 
 
@@ -216,14 +216,14 @@ def random_history(draw):
         for slot in chosen:
             free_from[slot] = span["end"]
         spans.append(span)
-    return told(spans, slots), slots, spans
+    return write_journal(spans, slots), slots, spans
 
 
 ORDER = ("epoch", "checkpoint", "ended", "proposed", "placed", "first_step")
 """Within one second, what an attempt ends with comes before who follows on its slots."""
 
 
-def told(spans, slots):
+def write_journal(spans, slots):
     """Write the histories down as a journal, in order of time."""
     story = Story(slots)
     for span in spans:

@@ -90,7 +90,7 @@ class Busy(StubBackend):
     """A trial that is at its last epoch and never comes to look for wishes."""
 
     def ask(self, job_id, wish):
-        self.asked = wish
+        self.last_request = wish
 
 
 def begun(state):
@@ -98,9 +98,9 @@ def begun(state):
 
 
 def test_a_person_does_not_wait_for_a_yield_that_never_comes(tmp_path):
-    cancel = asking((lambda state: bool(backend.asked), "cancel", {"trial": "t0000"}))
+    cancel = asking((lambda state: bool(backend.last_request), "cancel", {"trial": "t0000"}))
     backend = Busy(fate=lambda trial, attempt, epoch: "frozen" if trial == "t0000" else None)
-    backend.asked = None
+    backend.last_request = None
 
     def watch(state, controller):
         if begun(state):
@@ -108,7 +108,7 @@ def test_a_person_does_not_wait_for_a_yield_that_never_comes(tmp_path):
         cancel(state, controller)
 
     trial = Ran(tmp_path, campaign(), backend, watch=watch).state.trials["t0000"]
-    assert (backend.asked, trial.status, trial.attempt) == ("yield", "cancelled", 1)
+    assert (backend.last_request, trial.status, trial.attempt) == ("yield", "cancelled", 1)
 
 
 class Deadly(StubBackend):
@@ -129,7 +129,7 @@ def dead(folder, config):
     return backend
 
 
-def test_what_a_lost_controller_noted_and_did_not_ask_is_asked_by_its_heir(tmp_path):
+def test_what_a_lost_controller_noted_and_did_not_ask_is_requested_by_its_heir(tmp_path):
     config = campaign()
     heir = StubBackend()
     heir.running["t0000.1"] = dead(tmp_path, config).running["t0000.1"]
@@ -166,9 +166,9 @@ def test_the_worse_are_ended_before_their_rung_and_the_best_is_not(ran):
     assert all(t.status == "stopped" and 3 <= t.epoch < 12 for t in ended)
     assert {(t.reason, t.epoch) for t in rest} == {(None, 12)}
     assert min(ran.state.trials.values(), key=lambda t: t.values["x"]) in rest
-    asked = {e["trial"]: e["why"] for e in ran.events("asked")}
-    assert set(asked) == {t.name for t in ended}
-    assert all("epochs" in why for why in asked.values())
+    requests = {e["trial"]: e["why"] for e in ran.events("asked")}
+    assert set(requests) == {t.name for t in ended}
+    assert all("epochs" in why for why in requests.values())
 
 
 def test_a_later_controller_knows_what_an_earlier_one_saw(ran):

@@ -35,8 +35,8 @@ class Sent(StubBackend):
             with open(job.spec["answer"], "x") as file:
                 json.dump(end, file)
         codes = [end if isinstance(end, int) else 0]
-        told = {"codes": codes, "first": 0, "signal_sent": False, "error": None, "away": []}
-        self.events.append(Event("ended", job.id, time.time(), told))
+        fields = {"codes": codes, "first": 0, "signal_sent": False, "error": None, "away": []}
+        self.events.append(Event("ended", job.id, time.time(), fields))
 
     @property
     def used(self):
@@ -93,7 +93,7 @@ def test_an_errand_is_given_up_once_three_were_lost(sent):
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "said"),
+    ("code", "error", "pattern"),
     [
         (1, JobError, "ended without an answer"),
         (DISK_FULL, StorageError, "because the disk is full; make room, then run the same command"),
@@ -101,10 +101,10 @@ def test_an_errand_is_given_up_once_three_were_lost(sent):
 )
 @pytest.mark.parametrize(("hosts", "starts"), [(4, 2), (1, 1)])
 def test_an_errand_that_failed_by_itself_is_tried_on_one_other_host(
-    sent, code, error, said, hosts, starts
+    sent, code, error, pattern, hosts, starts
 ):
     backend = Sent([code, code, {"members": 3}], hosts=hosts)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=pattern):
         sent(backend)
     assert len(set(backend.used)) == len(backend.started) == starts
 
@@ -118,8 +118,8 @@ def test_an_error_of_a_disk_is_one_of_its_host_until_another_has_it_too(sent):
     with pytest.raises(StorageError, match="No space left"):
         sent(backend)
     assert len(backend.started) == 2
-    told = answer_of(StorageError("full.")), answer_of(ConfigError("wrong."))
-    assert [one.get("storage") for one in told] == [True, None]
+    answers = answer_of(StorageError("full.")), answer_of(ConfigError("wrong."))
+    assert [one.get("storage") for one in answers] == [True, None]
 
 
 def test_an_error_that_an_errand_answers_is_for_the_user_at_once(sent):

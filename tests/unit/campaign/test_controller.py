@@ -181,8 +181,8 @@ def test_what_ran_when_the_controller_died_is_adopted_or_queued_again(tmp_path):
     heir.running[kept] = dead.running[kept]
     heir._tell("adopted", kept)
     for epoch in range(1, dead.running[kept].epoch + 1):  # it tells all its records again
-        told = {"epoch": epoch, "objective": 0.5, "train_seconds": 1.0, "time": 0.0}
-        heir._tell("record", kept, record="epoch", **told)
+        fields = {"epoch": epoch, "objective": 0.5, "train_seconds": 1.0, "time": 0.0}
+        heir._tell("record", kept, record="epoch", **fields)
     ran = Ran(tmp_path, config, heir)
     ended = {(e["trial"], e["attempt"]): e["outcome"] for e in ran.events("ended")}
     name, attempt = kept.split(".")
@@ -203,9 +203,9 @@ def test_a_scheduler_that_says_so_has_trials_drained(tmp_path):
     with pytest.raises(Drained, match="the scheduler ends the allocation"):
         Ran(tmp_path, campaign(trials=60, rungs=[3]), backend, watch=watch, pause=pause)
     assert not backend.running
-    found = list(read_journal(tmp_path / "run" / "events.jsonl"))
-    assert {e["reason"] for e in found if e.get("outcome") == "interrupted"} == {"walltime"}
-    assert fold(found).draining
+    results = list(read_journal(tmp_path / "run" / "events.jsonl"))
+    assert {e["reason"] for e in results if e.get("outcome") == "interrupted"} == {"walltime"}
+    assert fold(results).draining
     ran = Ran(
         tmp_path, campaign(trials=60, rungs=[3]), StubBackend(checkpoints=backend.checkpoints)
     )
@@ -334,7 +334,7 @@ def test_a_host_on_which_nothing_can_start_does_not_end_the_campaign(run):
     assert {slot.host for job in backend.started for slot in job.slots} == {"h0"}
 
 
-def test_when_nothing_can_start_on_any_host_that_is_said(run):
+def test_when_nothing_can_start_on_any_host_that_is_reported(run):
     backend = StubBackend(hosts=2)
     for host in ("h1", "h0"):
         backend._tell("zygote_lost", None, host=host, error="no module named torch; install it.")
@@ -361,8 +361,8 @@ def test_what_hosts_take_is_in_the_journal_before_a_campaign_ends(run):
 
 
 def leaving(backend, host, seconds):
-    told = {"host": host, "ends_at": time.time() + seconds}
-    backend.events.append(Event("host_leaving", None, time.time(), told))
+    fields = {"host": host, "ends_at": time.time() + seconds}
+    backend.events.append(Event("host_leaving", None, time.time(), fields))
     return backend
 
 
@@ -384,11 +384,11 @@ def test_trials_yield_before_their_host_is_taken_and_go_on_elsewhere(run):
         if epoch < 2 or attempt > 1:
             return None
         hung.add(trial)
-        if len(hung) == 4 and not told:
-            told.append(leaving(backend, "h1", 30.2))
+        if len(hung) == 4 and not notices:
+            notices.append(leaving(backend, "h1", 30.2))
         return "frozen"
 
-    backend.fate, told = fate, []
+    backend.fate, notices = fate, []
     ran = run(campaign(trials=4), backend, watch=lambda s, c: thaw(backend, s))
     yielded = [e for e in ran.events("ended") if e["reason"] == "walltime"]
     assert len(yielded) == 2

@@ -48,7 +48,7 @@ def card(tmp_path):
     return tmp_path / "cards" / "tiny.toml", CardConfig.model_construct(files=files)
 
 
-def test_nothing_changed_nothing_is_said(store, card):
+def test_nothing_changed_nothing_is_reported(store, card):
     assert find_changes(store, stamp_sources(*card)) == [], "an older version noted nothing"
     note_seen(store, stamp_sources(*card))
     assert find_changes(store, stamp_sources(*card)) == []
@@ -59,7 +59,7 @@ def test_nothing_changed_nothing_is_said(store, card):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "message"),
     [
         ("a.xyz", lambda file: file.write_text("1\n\nHe 0 0 0\n"), "had 11 bytes, has 12"),
         ("a.xyz", lambda file: os.utime(file, (1, 1)), "was written to"),
@@ -67,18 +67,18 @@ def test_nothing_changed_nothing_is_said(store, card):
         ("many/b.cif", lambda file: file.write_text("data_c\n"), "had 6 bytes, has 7"),
     ],
 )
-def test_a_data_file_that_changed_is_one_sentence(store, card, name, change, said):
+def test_a_data_file_that_changed_is_one_sentence(store, card, name, change, message):
     note_seen(store, stamp_sources(*card))
     file = card[0].parent / name
     change(file)
     (sentence,) = find_changes(store, stamp_sources(*card))
     assert sentence == (
-        f"{file} ({said}) changed since {store} was built: the campaign goes on with the graphs "
+        f"{file} ({message}) changed since {store} was built: the campaign goes on with the graphs "
         "in that store; to use the changed data, start one with another --run."
     )
 
 
-def test_a_store_that_was_written_to_is_said_and_read(store, card):
+def test_a_store_that_was_written_to_is_reported_and_read(store, card):
     note_seen(store, stamp_sources(*card))
     os.utime(store / "part-0.bp" / "data.0", (1, 1))
     (sentence,) = find_changes(store, stamp_sources(*card))
@@ -123,7 +123,7 @@ def test_the_end_reads_the_rest_at_full_speed_and_says_what_was_not_compared(sto
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "message"),
     [
         ("windows.npy", flip, "windows.npy: was altered"),
         ("windows.npy", lambda file: file.unlink(), "windows.npy: is gone"),
@@ -134,9 +134,9 @@ def test_the_end_reads_the_rest_at_full_speed_and_says_what_was_not_compared(sto
         ("part-0.bp/data.0", lambda file: file.unlink(), "data.0: is gone"),
     ],
 )
-def test_a_store_whose_description_or_sizes_changed_is_refused(store, name, change, said):
+def test_a_store_whose_description_or_sizes_changed_is_refused(store, name, change, message):
     note_seen(store, {})
     change(store / name)
     with pytest.raises(StorageError, match=r"; restore it from a copy, or start") as caught:
         check_description(store)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

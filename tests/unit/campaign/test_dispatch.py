@@ -112,16 +112,16 @@ def test_a_profile_is_that_of_the_devices():
     assert fill_profile(frontier, [slot("cuda:0", 32_000)], 1) == frontier, "it says all itself"
     assert fill_profile(frontier, [], 1) == frontier, "they are not known yet"
     assert fill_profile(here, [slot("cuda:0")], 1).flops_per_second == generic.flops_per_second
-    found = fill_profile(generic, [slot("cpu", 2000)], 1)
-    assert (found.device, found.flops_per_second) == ("cpu", here.flops_per_second)
+    result = fill_profile(generic, [slot("cpu", 2000)], 1)
+    assert (result.device, result.flops_per_second) == ("cpu", here.flops_per_second)
     kept = ("name", "backend", "cold_start_seconds", "hosts_per_group", "batch")
-    assert [getattr(found, key) for key in kept] == [getattr(generic, key) for key in kept]
+    assert [getattr(result, key) for key in kept] == [getattr(generic, key) for key in kept]
 
 
 def test_memory_that_a_profile_does_not_say_is_that_of_the_smallest_device_not_of_a_share():
     slots, generic = [slot("cuda:0", 20_000), slot("cuda:0", 10_000)], find_profile("generic-slurm")
-    for found in (choose_profile(slots, find_profile(), 4), fill_profile(generic, slots, 4)):
-        assert found.memory_bytes == pytest.approx(4 * 10_000 * 2**20)
+    for profile in (choose_profile(slots, find_profile(), 4), fill_profile(generic, slots, 4)):
+        assert profile.memory_bytes == pytest.approx(4 * 10_000 * 2**20)
 
 
 def test_a_rank_that_needs_its_device_alone_has_all_its_cores_and_memory():

@@ -35,36 +35,36 @@ def ended(trial, time):
 
 
 def holders(*events):
-    found = SlotHolders()
+    slot_holders = SlotHolders()
     for event in events:
-        found.apply(event)
-    return found
+        slot_holders.apply(event)
+    return slot_holders
 
 
 def test_who_held_a_slot_and_for_how_long():
-    found = holders(
+    result = holders(
         placed("a", ["h:0", "h:1"], 100.0), ended("a", 110.0),
         placed("b", ["h:0"], 112.0), placed("c", ["h:1"], 125.0),
     )  # fmt: skip
-    assert found.find_holders("h:0", 100.0, 130.0) == {"a": 10.0, "b": 18.0}
-    assert found.find_holders("h:1", 105.0, 130.0) == {"a": 5.0, "c": 5.0}
-    assert found.find_holders("h:1", 110.0, 125.0) == {}
-    assert found.find_holders("h:9", 0.0, 1e9) == {}
+    assert result.find_holders("h:0", 100.0, 130.0) == {"a": 10.0, "b": 18.0}
+    assert result.find_holders("h:1", 105.0, 130.0) == {"a": 5.0, "c": 5.0}
+    assert result.find_holders("h:1", 110.0, 125.0) == {}
+    assert result.find_holders("h:9", 0.0, 1e9) == {}
 
 
 def test_a_trial_that_comes_back_is_on_its_new_slots_only():
-    found = holders(placed("a", ["h:0"], 0.0), placed("a", ["h:1"], 10.0, attempt=2))
-    assert found.find_holders("h:0", 0.0, 20.0) == {"a": 10.0}
-    assert found.find_holders("h:1", 0.0, 20.0) == {"a": 10.0}
+    result = holders(placed("a", ["h:0"], 0.0), placed("a", ["h:1"], 10.0, attempt=2))
+    assert result.find_holders("h:0", 0.0, 20.0) == {"a": 10.0}
+    assert result.find_holders("h:1", 0.0, 20.0) == {"a": 10.0}
 
 
 def test_what_is_long_over_is_forgotten():
-    found = holders()
+    result = holders()
     for number in range(1000):
-        found.apply(placed(f"t{number}", ["h:0"], 10.0 * number))
-        found.apply(ended(f"t{number}", 10.0 * number + 10.0))
-    assert len(found._holds["h:0"]) <= REMEMBERED_SECONDS / 10.0 + 2
-    assert found.find_holders("h:0", 9990.0, 10_000.0) == {"t999": 10.0}
+        result.apply(placed(f"t{number}", ["h:0"], 10.0 * number))
+        result.apply(ended(f"t{number}", 10.0 * number + 10.0))
+    assert len(result._holds["h:0"]) <= REMEMBERED_SECONDS / 10.0 + 2
+    assert result.find_holders("h:0", 9990.0, 10_000.0) == {"t999": 10.0}
 
 
 def test_a_host_by_hand():
@@ -82,9 +82,9 @@ def test_a_host_by_hand():
 def test_slots_that_share_a_device_share_its_energy(names):
     """Slices of a GPU are named by ids that no counter knows: its card is theirs all the same."""
     lanes = [Slot("h", n, (n,), "cuda:0", name) for n, name in enumerate(names)]
-    found = split_energy(CounterSample(30.0, ("card",), None, ((("0", "GPU-a"), 80.0),)), lanes)
-    assert found == [(80.0, ("h:0", "h:1"))]
-    shares = charge_energy(found, {"h:0": {"a": 30.0}, "h:1": {"b": 15.0}}, 30.0)
+    actual = split_energy(CounterSample(30.0, ("card",), None, ((("0", "GPU-a"), 80.0),)), lanes)
+    assert actual == [(80.0, ("h:0", "h:1"))]
+    shares = charge_energy(actual, {"h:0": {"a": 30.0}, "h:1": {"b": 15.0}}, 30.0)
     assert shares.trials == {"a": 40.0, "b": 20.0}
     assert shares.idle == 20.0
 
@@ -118,33 +118,35 @@ def sample(**gauges):
     return CounterSample(30.0, devices={"3": gauges})
 
 
-def said(hints, samples, trains, host="h"):
-    return [found for each in samples if (found := hints.check_sample(host, each, trains))]
+def warnings_of(hints, samples, trains, host="h"):
+    return [result for each in samples if (result := hints.check_sample(host, each, trains))]
 
 
 def test_a_device_that_does_nothing_while_a_trial_trains():
     idle, trains = sample(busy=0.02), {"3": "t7"}
-    assert said(HostWarnings({}), [idle] * (IN_A_ROW - 1), trains) == []
-    assert said(HostWarnings({}), [idle] * (5 * IN_A_ROW), trains) == [
+    assert warnings_of(HostWarnings({}), [idle] * (IN_A_ROW - 1), trains) == []
+    assert warnings_of(HostWarnings({}), [idle] * (5 * IN_A_ROW), trains) == [
         "device 3 is 2 % busy while t7 trains"
     ]
     broken = [idle] * (IN_A_ROW - 1) + [sample(busy=0.5)]
-    assert said(HostWarnings({}), broken * 3, trains) == []
-    assert said(HostWarnings({}), [idle] * IN_A_ROW, {"2": "t7"}) == []
-    assert said(HostWarnings({}), [sample(watts=30.0)] * IN_A_ROW, trains) == []  # unknown is not 0
+    assert warnings_of(HostWarnings({}), broken * 3, trains) == []
+    assert warnings_of(HostWarnings({}), [idle] * IN_A_ROW, {"2": "t7"}) == []
+    assert (
+        warnings_of(HostWarnings({}), [sample(watts=30.0)] * IN_A_ROW, trains) == []
+    )  # unknown is not 0
 
 
-def test_of_one_host_one_thing_is_said():
+def test_of_one_host_one_thing_is_reported():
     warned = {}
     hints = HostWarnings(warned)
     idle, hot = sample(busy=0.0), sample(busy=1.0, throttled=1.0, celsius=88.0)
-    found = []
+    actual = []
     for each in [idle] * IN_A_ROW + [hot] * IN_A_ROW:
         if sentence := hints.check_sample("h", each, {"3": "t1"}):
             warned["h"] = sentence
-            found.append(sentence)
-    assert found == ["device 3 is 0 % busy while t1 trains"]
-    assert said(hints, [hot] * 3 * IN_A_ROW, {}, host="other") == [
+            actual.append(sentence)
+    assert actual == ["device 3 is 0 % busy while t1 trains"]
+    assert warnings_of(hints, [hot] * 3 * IN_A_ROW, {}, host="other") == [
         "device 3 lowers its clocks at 88 C: heat, or its power supply"
     ]
 
@@ -152,8 +154,8 @@ def test_of_one_host_one_thing_is_said():
 def test_a_host_with_less_power_than_its_peers():
     watts = {f"h{n}": 2000.0 + n for n in range(PEERS - 1)} | {"weak": 800.0}
     hints = HostWarnings({})
-    found = [hints.compare_power(watts) for _ in range(2 * IN_A_ROW)]
-    assert [each for each in found if each] == [
+    results = [hints.compare_power(watts) for _ in range(2 * IN_A_ROW)]
+    assert [each for each in results if each] == [
         {"weak": "takes 800 W, busy hosts like it 2002 W"}  # median of 800, 2000 ... 2006
     ]
     assert not any(HostWarnings({}).compare_power({"a": 1.0, "b": 100.0}) for _ in range(IN_A_ROW))
@@ -180,7 +182,7 @@ class Stage:
         plain = asdict(sample.rounded()) | {"host": host}
         self.energy_meter.on_event(Event("counters", None, self.now - late, plain))
 
-    def told(self, kind):
+    def events_of(self, kind):
         return [event for event in read_journal(self.event_store.path) if event["event"] == kind]
 
 
@@ -202,7 +204,7 @@ def test_one_line_for_many_hosts(stage):
     stage.tell("h0", sample_metering(600.0, 90.0, 60.0))
     stage.tell("h1", sample_metering(400.0, 50.0, 10.0))
     stage.energy_meter.flush_if_due()
-    (line,) = stage.told("energy")
+    (line,) = stage.events_of("energy")
     assert line["trials"] == {"a": [600.0 + 150.0 + 200.0 + 50.0, 90.0]}
     assert line["idle"] == 210.0
     assert line["watts"] == pytest.approx((750.0 + 460.0) / 30.0, abs=0.1)
@@ -215,14 +217,14 @@ def test_nothing_is_written_before_it_is_time_and_nothing_where_nothing_was_coun
     stage.now += GROUP_SECONDS / 2
     stage.tell("h0", sample_metering(600.0))
     stage.energy_meter.flush_if_due()
-    assert stage.told("energy") == []
+    assert stage.events_of("energy") == []
     stage.now += GROUP_SECONDS / 2
     stage.energy_meter.flush_if_due()
-    assert len(stage.told("energy")) == 1
+    assert len(stage.events_of("energy")) == 1
     stage.now += 10 * GROUP_SECONDS
     stage.tell("h0", CounterSample(30.0))
     stage.energy_meter.flush_if_due()
-    assert len(stage.told("energy")) == 1
+    assert len(stage.events_of("energy")) == 1
 
 
 def test_a_sample_that_was_late_is_of_its_own_time(stage):
@@ -231,8 +233,8 @@ def test_a_sample_that_was_late_is_of_its_own_time(stage):
     stage.now += 40.0
     stage.tell("h0", sample_metering(600.0), late=40.0)  # it ended when a began
     stage.energy_meter.flush()
-    assert stage.told("energy")[0]["trials"] == {}
-    assert stage.told("energy")[0]["idle"] == 600.0
+    assert stage.events_of("energy")[0]["trials"] == {}
+    assert stage.events_of("energy")[0]["idle"] == 600.0
 
 
 def test_no_second_is_charged_twice_after_a_late_sample(stage):
@@ -241,7 +243,7 @@ def test_no_second_is_charged_twice_after_a_late_sample(stage):
         stage.now += seconds
         stage.tell("h0", sample_metering(joules, seconds=30.0 if seconds else 3.0))
     stage.energy_meter.flush()
-    (line,) = stage.told("energy")
+    (line,) = stage.events_of("energy")
     assert line["trials"]["a"] == [630.0, pytest.approx(40.0, abs=0.01)]  # half of 1260 J
     assert line["idle"] == 630.0
 
@@ -250,13 +252,13 @@ def test_what_another_agent_says_does_no_harm(stage):
     for data in ({}, {"host": "h0"}, {"host": "h0", "seconds": "long"}, {"seconds": 3, "cards": 1}):
         stage.energy_meter.on_event(Event("counters", None, stage.now, data))
     stage.energy_meter.flush()
-    assert stage.told("energy") == []
+    assert stage.events_of("energy") == []
 
 
 def test_why_nothing_is_known_is_written_once(stage):
     for host in ("h0", "h1"):
         stage.tell(host, CounterSample(30.0, notes=("energy_uj may only be read by root",)))
-    (line,) = stage.told("unread")
+    (line,) = stage.events_of("unread")
     assert (line["host"], line["reason"]) == ("h0", "energy_uj may only be read by root")
     assert stage.event_store.state.energy.unread == line["reason"]
 
@@ -266,7 +268,7 @@ def test_an_idle_device_is_written_once(stage):
     for _ in range(3 * IN_A_ROW):
         stage.now += 30.0
         stage.tell("h0", sample_metering(600.0, devices={"1": {"busy": 0.01}, "0": {"busy": 0.9}}))
-    (line,) = stage.told("host_warned")
+    (line,) = stage.events_of("host_warned")
     assert (line["host"], line["reason"]) == ("h0", "device 1 is 1 % busy while a trains")
     assert stage.event_store.state.hosts.warned == {"h0": line["reason"]}
 
@@ -280,6 +282,6 @@ def test_weak_hosts_are_found_among_the_busy_ones(tmp_path):
         for number in range(10):
             stage.tell(f"h{number}", sample_metering(3000.0 if number in (4, 9) else 60_000.0))
         stage.energy_meter.flush_if_due()
-    (line,) = stage.told("host_warned")
+    (line,) = stage.events_of("host_warned")
     assert (line["host"], line["reason"]) == ("h4", "takes 100 W, busy hosts like it 2000 W")
     stage.event_store.close()

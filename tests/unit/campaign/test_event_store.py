@@ -29,9 +29,9 @@ def events():
 
 
 def test_figures_of_a_short_run():
-    found = JournalFold(events()).figures()
-    losses = found.pop("losses")
-    assert found == {
+    actual = JournalFold(events()).figures()
+    losses = actual.pop("losses")
+    assert actual == {
         "trials": 2,
         "failed": 1,
         "stopped": 1,
@@ -52,8 +52,8 @@ def test_figures_of_a_short_run():
 
 
 def test_figures_of_a_run_that_never_placed_a_trial():
-    found = JournalFold([]).figures()
-    assert found["trials"] == found["slot_seconds"] == 0
-    assert found["utilization"] is None
-    assert found["first_step_seconds"] is None
-    assert found["cold_start_seconds"] is None
+    result = JournalFold([]).figures()
+    assert result["trials"] == result["slot_seconds"] == 0
+    assert result["utilization"] is None
+    assert result["first_step_seconds"] is None
+    assert result["cold_start_seconds"] is None

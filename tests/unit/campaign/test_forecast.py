@@ -36,8 +36,8 @@ def campaign(**search):
 
 def machine(hosts=1, slots=2, **profile):
     quiet = {"cold_start_seconds": 0.0, "start_seconds": 0.0, "restart_seconds": 0.0}
-    found = find_profile("workstation").model_copy(update=quiet | profile)
-    return ForecastMachine(found, hosts, slots)
+    result = find_profile("workstation").model_copy(update=quiet | profile)
+    return ForecastMachine(result, hosts, slots)
 
 
 class FixedPrice:
@@ -80,20 +80,20 @@ def test_a_sample_lies_in_the_space_leaves_out_what_was_proposed_and_repeats_its
 
 def test_one_rung_takes_what_a_division_says():
     """Eight trials of 10 s on two slots: four each, one after another."""
-    found = forecast_campaign(campaign(rungs=[1]), machine(), priced(8))
-    assert found.simulated.makespan == pytest.approx(40.0, abs=1.0)
-    assert found.trials == 8
-    assert found.host_hours == pytest.approx(found.simulated.makespan / 3600)
-    assert found.widths == {1: 8}
-    assert sum(found.simulated.shares.values()) == pytest.approx(1.0)
+    forecast = forecast_campaign(campaign(rungs=[1]), machine(), priced(8))
+    assert forecast.simulated.makespan == pytest.approx(40.0, abs=1.0)
+    assert forecast.trials == 8
+    assert forecast.host_hours == pytest.approx(forecast.simulated.makespan / 3600)
+    assert forecast.widths == {1: 8}
+    assert sum(forecast.simulated.shares.values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("hosts", "unfinished"), [(1, True), (2, False)])
 def test_an_allocation_is_as_long_as_its_size_allows(hosts, unfinished):
     """Eight trials of 10 s take 20 s on four slots, 40 s on two, which may stay for 36 s only."""
     limited = machine(hosts, 2, wall_hours=1.0, limits=(LimitConfig(hosts=1, wall_hours=0.01),))
-    found = forecast_campaign(campaign(rungs=[1]), limited, priced(8))
-    assert bool(found.simulated.unfinished) == unfinished
+    forecast = forecast_campaign(campaign(rungs=[1]), limited, priced(8))
+    assert bool(forecast.simulated.unfinished) == unfinished
 
 
 def test_rungs_are_climbed_by_the_campaigns_rule():
@@ -118,16 +118,18 @@ def test_the_best_are_trained_again_when_all_rest(promotion):
     """Of those of the last rung as many as there are, nine epochs each from the first one on."""
     plain = campaign(promotion=promotion, finalists=3)
     ensemble = plain.ensemble.model_copy(update={"reseed": 50})
-    found = forecast_campaign(plain.model_copy(update={"ensemble": ensemble}), machine(), priced(9))
-    again = [work for work in found.works if "again" in work.name]
-    assert again == list(found.works[-len(again) :])
-    last = [configuration_of(w.name) for w in found.works[: -len(again)] if rung_of(w.name) == 9]
+    forecast = forecast_campaign(
+        plain.model_copy(update={"ensemble": ensemble}), machine(), priced(9)
+    )
+    again = [work for work in forecast.works if "again" in work.name]
+    assert again == list(forecast.works[-len(again) :])
+    last = [configuration_of(w.name) for w in forecast.works[: -len(again)] if rung_of(w.name) == 9]
     assert sorted(configuration_of(work.name) for work in again) == sorted(last)
     assert {(work.seconds, rung_of(work.name)) for work in again} == {((90.0,), 9)}
-    assert found.trials == 9 + len(last)
-    assert not found.simulated.unfinished
-    begun = min(b.start for b in found.simulated.bars if "again" in b.trial)
-    assert begun >= max(b.end for b in found.simulated.bars if "again" not in b.trial) - 1e-6
+    assert forecast.trials == 9 + len(last)
+    assert not forecast.simulated.unfinished
+    begun = min(b.start for b in forecast.simulated.bars if "again" in b.trial)
+    assert begun >= max(b.end for b in forecast.simulated.bars if "again" not in b.trial) - 1e-6
 
 
 def test_the_longest_trial_is_summed_over_its_rungs():
@@ -144,9 +146,9 @@ def test_the_quickest_width_is_one_that_wastes_no_more_than_half():
 
 
 def test_a_rank_with_lanes_takes_several_slots():
-    found = forecast_campaign(campaign(rungs=[1]), machine(slots=4), priced(4, lanes=4))
-    assert found.simulated.makespan == pytest.approx(40.0, abs=1.0)
-    assert found.widths == {1: 4}
+    forecast = forecast_campaign(campaign(rungs=[1]), machine(slots=4), priced(4, lanes=4))
+    assert forecast.simulated.makespan == pytest.approx(40.0, abs=1.0)
+    assert forecast.widths == {1: 4}
 
 
 def test_what_is_left_of_a_run_is_forecast():
@@ -169,11 +171,11 @@ def test_what_is_left_of_a_run_is_forecast():
             at("epoch", trial=names[1], reached=2, **epoch),
         ]
     )
-    found = forecast_campaign(campaign(), machine(), priced(4), state=state)
-    first = {work.name: work.seconds[0] for work in found.works[:3]}
+    forecast = forecast_campaign(campaign(), machine(), priced(4), state=state)
+    first = {work.name: work.seconds[0] for work in forecast.works[:3]}
     assert first == {"t0001@3": 10.0, "t0002@1": 10.0, "t0003@1": 10.0}
-    assert {trial_of(work.name) for work in found.works[3:]} <= {f"t000{n}" for n in range(4)}
-    assert [rung_of(work.name) for work in found.works].count(9) >= 1, "there is a finalist"
+    assert {trial_of(work.name) for work in forecast.works[3:]} <= {f"t000{n}" for n in range(4)}
+    assert [rung_of(work.name) for work in forecast.works].count(9) >= 1, "there is a finalist"
 
 
 def test_a_campaign_that_ends_climbs_no_further():
@@ -186,8 +188,8 @@ def test_a_campaign_that_ends_climbs_no_further():
 
 def test_several_goals_are_climbed_by_their_front():
     config = campaign(objective=["weighted", "parameters"])
-    found = forecast_campaign(config, machine(), priced(9))
-    assert [rung_of(work.name) for work in found.works].count(9) >= 1
+    forecast = forecast_campaign(config, machine(), priced(9))
+    assert [rung_of(work.name) for work in forecast.works].count(9) >= 1
 
 
 def test_values_that_make_no_trial_are_left_out():
@@ -222,14 +224,14 @@ def test_the_learning_curve_is_a_part_of_the_forecast():
         config = campaign(promotion="together")
         ensemble = config.ensemble.model_copy(update={"learning_curve": share})
         config = config.model_copy(update={"ensemble": ensemble})
-        found = forecast_campaign(config, machine(), priced(9), **changes)
-        assert found.trials == 9
-        return {work.name: work.seconds for work in found.works if work.name.count("@") == 2}
+        forecast = forecast_campaign(config, machine(), priced(9), **changes)
+        assert forecast.trials == 9
+        return {work.name: work.seconds for work in forecast.works if work.name.count("@") == 2}
 
-    found = works(1.0)
-    assert sorted(name.partition("@")[2] for name in found) == ["0.25@7", "0.5@7", "1@7"]
-    assert set(found.values()) == {(70.0,)}
-    assert len({configuration_of(name) for name in found}) == 1
+    results = works(1.0)
+    assert sorted(name.partition("@")[2] for name in results) == ["0.25@7", "0.5@7", "1@7"]
+    assert set(results.values()) == {(70.0,)}
+    assert len({configuration_of(name) for name in results}) == 1
     assert works(0.1) == works(0.0) == {}
     assert len(set(works(9.0).values())) == 1
     assert set(works(9.0).values()) == {(90.0,)}, "no more than the full budget"
@@ -243,14 +245,14 @@ def test_fits_on_folds_are_a_part_of_the_forecast():
     )
     config = config.model_copy(update={"ensemble": ensemble})
     trials = {name: replace(each, fold=FixedPrice(12.0)) for name, each in priced(9).items()}
-    found = forecast_campaign(config, machine(), trials)
-    fits = {work.name: work.seconds for work in found.works if "@fold" in work.name}
+    forecast = forecast_campaign(config, machine(), trials)
+    fits = {work.name: work.seconds for work in forecast.works if "@fold" in work.name}
     last = config.search.rungs[-1]
     assert sorted(name.partition("@")[2] for name in fits) == sorted(
         f"fold{fold}@{last}" for fold in (0, 1, 2) for _ in range(2)
     )
     assert set(fits.values()) == {(12.0 * last,)}
-    assert found.trials == 9
+    assert forecast.trials == 9
     started = fold(
         [
             {"event": "proposed", "trial": "t0000", "values": {}, "until": 1},
@@ -280,7 +282,7 @@ def test_the_learning_curve_of_a_run_is_not_forecast_twice():
     config = campaign(rungs=[1], trials=1)
     ensemble = config.ensemble.model_copy(update={"learning_curve": 1.0})
     config = config.model_copy(update={"ensemble": ensemble})
-    found = forecast_campaign(config, machine(), priced(2), state=started)
-    assert sorted(work.name for work in found.works) == ["t0000@1", "t0001@7"]
-    assert found.trials == 1
-    assert [work.name for work in found.curve_works] == ["t0001@7"]
+    forecast = forecast_campaign(config, machine(), priced(2), state=started)
+    assert sorted(work.name for work in forecast.works) == ["t0000@1", "t0001@7"]
+    assert forecast.trials == 1
+    assert [work.name for work in forecast.curve_works] == ["t0001@7"]

@@ -132,14 +132,14 @@ def append(path, content):
 
 def test_bytes_that_come_in_any_pieces_give_every_line_once(path):
     whole, chance = b"".join(LINES), random.Random(3)
-    follower, found = JournalFollower(path), []
+    follower, actual = JournalFollower(path), []
     assert list(follower.read_new()) == []
     while whole:
         size = chance.randint(1, 90)
         append(path, whole[:size])
         whole = whole[size:]
-        found += list(follower.read_new())
-    assert found == EVENTS
+        actual += list(follower.read_new())
+    assert actual == EVENTS
     assert list(follower.read_new()) == []
     assert follower.offset == path.stat().st_size
 
@@ -225,8 +225,8 @@ NOT_OURS = {
 }
 
 
-@pytest.mark.parametrize(("line", "found"), NOT_OURS.values(), ids=NOT_OURS)
-def test_a_line_that_is_not_ours_is_one_sentence_with_its_number(path, line, found):
+@pytest.mark.parametrize(("line", "expected"), NOT_OURS.values(), ids=NOT_OURS)
+def test_a_line_that_is_not_ours_is_one_sentence_with_its_number(path, line, expected):
     """With the right checksum: only one who edits a journal by hand writes such a line."""
     before = [line_of("proposed"), line_of("ended"), line_of("proposed", trial="t1")]
     path.write_bytes(b"".join(before) + line)
@@ -234,12 +234,12 @@ def test_a_line_that_is_not_ours_is_one_sentence_with_its_number(path, line, fou
                  lambda: list(JournalFollower(path).read_new())):  # fmt: skip
         with pytest.raises(RunError) as caught:
             read()
-        said = str(caught.value)
+        message = str(caught.value)
         offset = sum(map(len, before))
-        assert said.startswith(f"{path}: line 4 (byte {offset}) was not written by this program")
-        assert found in said
-        assert said.endswith("; restore the file from a copy.")
-        assert len(said) - len(str(path)) <= 300
+        assert message.startswith(f"{path}: line 4 (byte {offset}) was not written by this program")
+        assert expected in message
+        assert message.endswith("; restore the file from a copy.")
+        assert len(message) - len(str(path)) <= 300
 
 
 def test_what_commands_and_later_versions_write_is_read(path):

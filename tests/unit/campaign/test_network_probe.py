@@ -60,8 +60,8 @@ def bad(findings):
 def test_a_pair_far_behind_the_others_is_slow_and_its_host_is_found():
     hosts = [f"n{k}" for k in range(8)]
     pairs = list(itertools.chain(*choose_pairs(hosts)))
-    told = {pair: answer(5e9 if "n5" in pair else 2e10) for pair in pairs}
-    findings = check_pairs(told, {}, find_profile("generic-slurm"))
+    answers = {pair: answer(5e9 if "n5" in pair else 2e10) for pair in pairs}
+    findings = check_pairs(answers, {}, find_profile("generic-slurm"))
     slow = {pair for pair in pairs if "n5" in pair}
     assert slow == {("n4", "n5"), ("n1", "n5")}
     assert bad(findings) == {("all-reduce bus bandwidth", "slow", pair) for pair in slow}
@@ -69,19 +69,19 @@ def test_a_pair_far_behind_the_others_is_slow_and_its_host_is_found():
 
 
 def test_pairs_are_not_judged_by_a_guess():
-    told = {(f"a{k}", f"b{k}"): answer(1e6, 1.0) for k in range(8)}
-    assert bad(check_pairs(told, {}, find_profile("generic-slurm"))) == set()
+    answers = {(f"a{k}", f"b{k}"): answer(1e6, 1.0) for k in range(8)}
+    assert bad(check_pairs(answers, {}, find_profile("generic-slurm"))) == set()
 
 
 def test_the_speed_of_a_pair_is_given_as_a_share_of_the_wire():
     profile = find_profile("frontier")  # 100 GB/s between hosts at best
-    found = {f.check: f.found for f in check_pairs({PAIR: answer(24e9)}, {}, profile)}
-    assert found["all-reduce bus bandwidth"] == "24 GB/s, 24 % of the wire's"
+    result = {f.check: f.found for f in check_pairs({PAIR: answer(24e9)}, {}, profile)}
+    assert result["all-reduce bus bandwidth"] == "24 GB/s, 24 % of the wire's"
 
 
 def test_wrong_sums_and_pairs_that_never_met_are_wrong():
-    told = {("a", "b"): answer(wrong=3), ("c", "d"): answer()}
-    findings = check_pairs(told, {("e", "f"): "time was up"}, find_profile("generic-slurm"))
+    answers = {("a", "b"): answer(wrong=3), ("c", "d"): answer()}
+    findings = check_pairs(answers, {("e", "f"): "time was up"}, find_profile("generic-slurm"))
     assert bad(findings) == {
         ("all-reduce sums", "wrong", ("a", "b")),
         ("all-reduce sums", "wrong", ("e", "f")),
@@ -107,8 +107,8 @@ def test_another_network_than_the_profile_wants_is_wrong(used, wanted, state):
     profile = find_profile("generic-slurm")
     rank = profile.rank.model_copy(update={"many_hosts": {"NCCL_NET": wanted} if wanted else {}})
     profile = profile.model_copy(update={"rank": rank})
-    found = {f.check: f for f in check_pairs({PAIR: answer(networks=used)}, {}, profile)}
-    assert found["network used"].state == state
+    result = {f.check: f for f in check_pairs({PAIR: answer(networks=used)}, {}, profile)}
+    assert result["network used"].state == state
 
 
 class FakeBackend:

@@ -44,9 +44,9 @@ def test_a_rank_that_named_another_makes_the_attempt_stale_and_again_and_again_a
     (tmp_path / "log").write_text(f"first\n{SENTENCE}\n")
     codes = [STALE, PEER_LOST, -signal.SIGKILL]
     for restarts, ends in ((1, ("interrupted", "stale")), (2, ("failed", "bug"))):
-        found = ended(tmp_path, codes, restarts=restarts)
-        assert (found["outcome"], found["reason"]) == ends
-        assert SENTENCE in found["message"]
+        result = ended(tmp_path, codes, restarts=restarts)
+        assert (result["outcome"], result["reason"]) == ends
+        assert SENTENCE in result["message"]
 
 
 @pytest.mark.parametrize(
@@ -86,23 +86,23 @@ def test_a_result_that_a_file_server_keeps_back_is_no_failure(tmp_path, monkeypa
         ("cancelled", "cancelled", "cancelled", None),
     ],
 )
-def test_a_result_says_how_it_ended_unless_a_rule_had_asked(
+def test_a_result_says_how_it_ended_unless_a_rule_had_requested_it(
     tmp_path, stop_reason, status, outcome, reason
 ):
     result = {"status": status, "epochs": 4, "objective": 0.5, "parameters": 10, "note": "x"}
     (tmp_path / "result.json").write_text(json.dumps(result))
-    found = ended(tmp_path, [0], stop_reason=stop_reason)
-    assert (found["outcome"], found.get("reason")) == (outcome, reason)
-    kept = {key: found[key] for key in found if key not in ("outcome", "reason")}
+    results = ended(tmp_path, [0], stop_reason=stop_reason)
+    assert (results["outcome"], results.get("reason")) == (outcome, reason)
+    kept = {key: results[key] for key in results if key not in ("outcome", "reason")}
     assert kept == {"reached": 4, "objective": 0.5, "parameters": 10}
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"status": "fine"}', '{"status": "failed"}'])
 def test_a_result_that_is_none_is_a_bug_of_who_wrote_it(tmp_path, content):
     (tmp_path / "result.json").write_text(content)
-    found = ended(tmp_path, [0])
-    assert (found["outcome"], found["reason"]) == ("failed", "bug")
-    assert "result.json" in found["message"]
+    result = ended(tmp_path, [0])
+    assert (result["outcome"], result["reason"]) == ("failed", "bug")
+    assert "result.json" in result["message"]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_a_result_that_is_none_is_a_bug_of_who_wrote_it(tmp_path, content):
         ("cancelled", "cancelled", "cancelled"),
     ],
 )
-def test_without_a_result_it_ended_as_it_was_asked_to(tmp_path, stop_reason, outcome, reason):
-    found = ended(tmp_path, [INTERRUPTED], stop_reason=stop_reason)
-    assert (found["outcome"], found["reason"]) == (outcome, reason)
+def test_without_a_result_it_ended_as_it_was_requested_to(tmp_path, stop_reason, outcome, reason):
+    result = ended(tmp_path, [INTERRUPTED], stop_reason=stop_reason)
+    assert (result["outcome"], result["reason"]) == (outcome, reason)
 
 
 FULL = {"outcome": "failed", "reason": "out_of_memory", "message": "no memory left"}
@@ -181,8 +181,8 @@ def test_a_second_crash_is_a_bug_at_a_line_of_the_users_file_and_of_no_library(c
     )
     second = crash(crashed, crashes=1)
     assert (second["outcome"], second["reason"], second["message"]) == ("failed", "bug", sentence)
-    said = crash(crashed, package="hydragnn_hpo", crashes=1)["message"]
-    assert said == "the program crashed (SIGSEGV) outside of any file of hydragnn_hpo."
+    message = crash(crashed, package="hydragnn_hpo", crashes=1)["message"]
+    assert message == "the program crashed (SIGSEGV) outside of any file of hydragnn_hpo."
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_whatever_a_command_writes_as_its_result_can_be_read_from_the_journal(
     for junk in JUNK:
         result = {"status": status, "objective": 0.5, "epochs": 3, key: junk}
         (tmp_path / "result.json").write_text(json.dumps(result))
-        found = kind.read_end(EndedAttempt(tmp_path, [0]), until=4)
-        event = {"event": "ended", "time": 1.0, "epoch": 1, "trial": "t0", **found}
+        results = kind.read_end(EndedAttempt(tmp_path, [0]), until=4)
+        event = {"event": "ended", "time": 1.0, "epoch": 1, "trial": "t0", **results}
         proposed = {"event": "proposed", "time": 1.0, "epoch": 1, "trial": "t0"}
         path = tmp_path / "events.jsonl"
         path.write_bytes(encode({**proposed, "values": {}, "until": 4}) + encode(event))

@@ -109,7 +109,7 @@ def test_a_finished_campaign_trains_them_when_a_person_asks_and_is_finished_agai
     assert len(start(ask=50).trials) == 9, "no more than were trained to the end"
 
 
-def test_what_a_person_asked_is_known_to_whoever_goes_on(start):
+def test_what_a_person_requested_is_known_to_whoever_goes_on(start):
     start()
 
     with pytest.raises(Killed):
@@ -117,7 +117,7 @@ def test_what_a_person_asked_is_known_to_whoever_goes_on(start):
     assert len(again(start())) == 2
 
 
-def test_it_cannot_be_asked_for_before_the_search_is_over(start):
+def test_it_cannot_be_requested_before_the_search_is_over(start):
     with pytest.raises(RunError, match="its search is not over"):
         start(ask=2)
 
@@ -132,15 +132,15 @@ def test_a_seed_that_fails_is_a_result_and_is_not_tried_again(start):
     assert len(start(reseed=2).trials) == 8
 
 
-def test_the_brain_never_hears_of_them(start, tmp_path, monkeypatch):
+def test_the_brain_never_receives_them(start, tmp_path, monkeypatch):
     start(reseed=2)
-    heard = []
+    messages = []
 
     def listening(*args, **kwargs):
         brain = make_brain(*args, **kwargs)
         replay = brain.replay
         brain.replay = lambda results, pending: (
-            heard.append((len(results), len(pending))),
+            messages.append((len(results), len(pending))),
             replay(results, pending),
         )
         return brain
@@ -153,7 +153,7 @@ def test_the_brain_never_hears_of_them(start, tmp_path, monkeypatch):
             controller.event_store.append("added", request="more", trials=2, values=[])
 
     state = start(ask=3, watch=widen)
-    assert heard == [(6, 0)]
+    assert messages == [(6, 0)]
     assert state.searched == 8
 
 

@@ -49,9 +49,11 @@ RESULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("events", "told", "lost", "doubled"), RESULTS.values(), ids=RESULTS)
-def test_results_are_lost_and_doubled(events, told, lost, doubled):
-    assert check_results(events, told) == (lost, doubled)
+@pytest.mark.parametrize(
+    ("events", "expected_results", "lost", "doubled"), RESULTS.values(), ids=RESULTS
+)
+def test_results_are_lost_and_doubled(events, expected_results, lost, doubled):
+    assert check_results(events, expected_results) == (lost, doubled)
 
 
 def load(time, running):

@@ -116,12 +116,12 @@ def test_labels_train_on_folds_where_the_time_is_enough_and_they_are_scarce():
 
 
 def test_scopes_go_from_thorough_to_little():
-    found = list(list_budgets(100_000, ABLE))
-    widest = [max(budget.features) for budget in found]
+    results = list(list_budgets(100_000, ABLE))
+    widest = [max(budget.features) for budget in results]
     assert widest == sorted(widest, reverse=True)
-    assert found[-1].steps == 30
+    assert results[-1].steps == 30
     assert all(budget.steps is None for budget in list_budgets(500, ABLE))
-    assert all(set(budget.batches) == set(BATCHES) for budget in found)
+    assert all(set(budget.batches) == set(BATCHES) for budget in results)
 
 
 def test_a_number_of_trials_has_its_convs_and_finalists():

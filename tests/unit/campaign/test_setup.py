@@ -70,9 +70,9 @@ def test_several_may_open_one_run_in_the_same_moment(tmp_path):
 
 
 def test_versions_are_those_that_run():
-    found = controller_versions()
-    assert found["hydragnn-hpo"] == hydragnn_hpo.__version__
-    assert found["python"] == platform.python_version()
-    assert found["numpy"] == numpy.__version__
-    assert platform.machine() in found["system"]
+    result = controller_versions()
+    assert result["hydragnn-hpo"] == hydragnn_hpo.__version__
+    assert result["python"] == platform.python_version()
+    assert result["numpy"] == numpy.__version__
+    assert platform.machine() in result["system"]
     assert read_software_versions(["no-such-package-anywhere"]).keys() == {"python"}

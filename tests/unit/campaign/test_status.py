@@ -48,8 +48,8 @@ def placed(name, time=0.0, slot="a:0", **more):
 
 
 def epoch(name, time, reached, seconds=10.0):
-    told = {"objective": 1.0, "best_objective": 1.0, "width": 1}
-    return event("epoch", time, trial=name, reached=reached, seconds=seconds, **told)
+    fields = {"objective": 1.0, "best_objective": 1.0, "width": 1}
+    return event("epoch", time, trial=name, reached=reached, seconds=seconds, **fields)
 
 
 TOGETHER = SEARCH.model_copy(update={"promotion": "together"})

@@ -46,28 +46,28 @@ def ended(folder: Path, result=None, codes=(0, 0), *, objective="weighted", **mo
 
 
 def test_a_result_proves_an_end_whatever_the_codes_and_may_say_how_far_it_came(tmp_path):
-    found = ended(tmp_path, {"status": "completed", "objective": 0.5, "speed": 7}, (3, -9))
-    assert (found["outcome"], found["objective"], found["speed"]) == ("completed", 0.5, 7)
-    assert found["reached"] == 6
+    result = ended(tmp_path, {"status": "completed", "objective": 0.5, "speed": 7}, (3, -9))
+    assert (result["outcome"], result["objective"], result["speed"]) == ("completed", 0.5, 7)
+    assert result["reached"] == 6
     stopped = {"status": "stopped", "seconds": 3.5, "epochs": 4}
-    found = ended(tmp_path, stopped, objective="seconds")
-    assert (found["outcome"], found["reached"]) == ("stopped", 4)
+    result = ended(tmp_path, stopped, objective="seconds")
+    assert (result["outcome"], result["reached"]) == ("stopped", 4)
 
 
 def test_names_that_the_journal_uses_and_what_cannot_be_shown_are_left_out(tmp_path):
     names = ("time", "event", "epoch", "trial", "attempt", "outcome", "reached", "score", "kind")
     result = {"status": "completed", "objective": 1, "mine": 4} | dict.fromkeys(names, 3)
-    found = ended(tmp_path, result | {"message": 3, "durable": 3, "width": 3})
+    actual = ended(tmp_path, result | {"message": 3, "durable": 3, "width": 3})
     ours = {"outcome": "completed", "reason": None, "reached": 6, "val_mae": {}}
-    assert found == ours | {"objective": 1, "mine": 4}
+    assert actual == ours | {"objective": 1, "mine": 4}
     result = {"status": "completed", "objective": 1, "epochs": "all", "reason": 5}
-    found = ended(tmp_path, result | {"val_mae": {"a": 2, "b": "low"}})
-    assert (found["reached"], found["reason"], found["val_mae"]) == (6, None, {"a": 2.0})
+    actual = ended(tmp_path, result | {"val_mae": {"a": 2, "b": "low"}})
+    assert (actual["reached"], actual["reason"], actual["val_mae"]) == (6, None, {"a": 2.0})
     assert ended(tmp_path, result | {"val_mae": 3})["val_mae"] == {}
 
 
 @pytest.mark.parametrize(
-    ("result", "said"),
+    ("result", "message"),
     [
         ('{"status": "completed", "objective": NaN}', "has no finite number for objective"),
         ({"status": "done", "objective": 1}, "status is 'done'"),
@@ -76,22 +76,22 @@ def test_names_that_the_journal_uses_and_what_cannot_be_shown_are_left_out(tmp_p
         ("[]", "status is None"),
     ],
 )
-def test_a_malformed_result_is_a_bug(tmp_path, result, said):
-    found = ended(tmp_path, result)
-    assert (found["outcome"], found["reason"]) == ("failed", "bug")
-    assert said in found["message"]
+def test_a_malformed_result_is_a_bug(tmp_path, result, message):
+    results = ended(tmp_path, result)
+    assert (results["outcome"], results["reason"]) == ("failed", "bug")
+    assert message in results["message"]
 
 
 @pytest.mark.parametrize("result", [{}, {"objective": "low"}, {"objective": None}, {"speed": 1}])
 def test_a_result_without_the_number_means_that_the_campaign_is_wrong(tmp_path, result):
-    found = ended(tmp_path, {"status": "completed", **result})
-    assert (found["outcome"], found["reason"]) == ("failed", "bad_config")
-    assert "result.json: has no finite number for objective: something" in found["message"]
+    results = ended(tmp_path, {"status": "completed", **result})
+    assert (results["outcome"], results["reason"]) == ("failed", "bad_config")
+    assert "result.json: has no finite number for objective: something" in results["message"]
 
 
 def test_a_failure_keeps_its_reason(tmp_path):
-    found = ended(tmp_path, {"status": "failed", "reason": "out_of_memory", "message": "70 GB"})
-    assert found == {"outcome": "failed", "reason": "out_of_memory", "message": "70 GB"}
+    actual = ended(tmp_path, {"status": "failed", "reason": "out_of_memory", "message": "70 GB"})
+    assert actual == {"outcome": "failed", "reason": "out_of_memory", "message": "70 GB"}
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_a_failure_keeps_its_reason(tmp_path):
 )
 def test_no_result_is_a_bug_of_a_command_that_ended_by_itself(tmp_path, codes, first):
     """3 and 5 mean something else where our own trainings end with them."""
-    found = ended(tmp_path, codes=codes, first=first)
-    assert (found["outcome"], found["reason"]) == ("failed", "bug")
-    assert found["message"].endswith("without result.json: something | said last")
+    result = ended(tmp_path, codes=codes, first=first)
+    assert (result["outcome"], result["reason"]) == ("failed", "bug")
+    assert result["message"].endswith("without result.json: something | said last")
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_no_result_is_a_bug_of_a_command_that_ended_by_itself(tmp_path, codes, f
     [((), None), ((-9, -9), None), ((-9, 1), 0), ((-9, 3), 0), ((75, 5), 0), ((143, 1), 0)],
 )
 def test_what_was_ended_from_outside_goes_on_later(tmp_path, codes, first):
-    found = ended(tmp_path, codes=codes, first=first)
-    assert (found["outcome"], found["reason"]) == ("interrupted", "host_lost")
+    result = ended(tmp_path, codes=codes, first=first)
+    assert (result["outcome"], result["reason"]) == ("interrupted", "host_lost")
 
 
 DUMP = """Fatal Python error: Segmentation fault
@@ -137,21 +137,21 @@ def test_a_command_that_crashed_is_a_bug_at_a_line_of_its_script(tmp_path, argv,
     (tmp_path / "log").write_text(DUMP)
     trials = work()
     trials.command = trials.command.model_copy(update={"argv": tuple(argv)})
-    found = trials.read_end(EndedAttempt(tmp_path, (139,), first=0), until=6)
-    assert (found["outcome"], found["reason"]) == ("failed", "bug")
+    result = trials.read_end(EndedAttempt(tmp_path, (139,), first=0), until=6)
+    assert (result["outcome"], result["reason"]) == ("failed", "bug")
     message = "ended (exit code 139) without result.json: "
     place = "/home/x/project/train.py:7 in descend"
-    assert found["message"].startswith(message)
-    assert found["message"].endswith(place) == named
+    assert result["message"].startswith(message)
+    assert result["message"].endswith(place) == named
 
 
 @pytest.mark.parametrize("restarts", [0, 9])
 @pytest.mark.parametrize(("codes", "first"), [((1,), 0), ((139,), None), ((1, -9), 0)])
 def test_a_command_that_lost_a_host_is_no_bug_whatever_its_code(tmp_path, codes, first, restarts):
     more = {"first": first, "away": ("b",), "restarts": restarts, "max_restarts": 5}
-    found = ended(tmp_path, codes=codes, **more)
-    assert (found["outcome"], found["reason"]) == ("interrupted", "host_lost")
-    assert found["excused"]
+    result = ended(tmp_path, codes=codes, **more)
+    assert (result["outcome"], result["reason"]) == ("interrupted", "host_lost")
+    assert result["excused"]
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_a_command_that_lost_a_host_is_no_bug_whatever_its_code(tmp_path, codes,
     ],
 )
 def test_an_end_without_a_result_is_what_led_to_it(tmp_path, how, outcome, reason):
-    found = ended(tmp_path, **how)
-    assert (found["outcome"], found["reason"]) == (outcome, reason)
+    result = ended(tmp_path, **how)
+    assert (result["outcome"], result["reason"]) == (outcome, reason)
 
 
 def trainings(tmp_path, *access, backend="mpiexec"):

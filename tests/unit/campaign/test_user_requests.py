@@ -37,8 +37,8 @@ def test_wishes_are_read_in_the_order_in_which_they_were_written(run):
     write_request(run, "add-trials", count=3)
     write_request(run, "add-trials", values=[{"model.conv": "egnn", "model.layers": 2}])
     write_request(run, "stop")
-    asked = [request for _, request in read_requests(run)]
-    assert asked == [
+    requests = [request for _, request in read_requests(run)]
+    assert requests == [
         UserRequest(request="cancel", trial="t0007"),
         UserRequest(request="add-trials", count=3),
         UserRequest(request="add-trials", values=({"model.conv": "egnn", "model.layers": 2},)),

@@ -37,8 +37,8 @@ def journal(*, second="b:0", end=END):
     for name in ("t0", "t1"):
         yield at(11.0, "first_step", trial=name, seconds=1.0)
     for name in ("t0", "t1"):
-        told = {"objective": 0.5, "best_objective": 0.5, "seconds": 8.0, "width": 1}
-        yield at(19.0, "epoch", trial=name, reached=5, **told)
+        fields = {"objective": 0.5, "best_objective": 0.5, "seconds": 8.0, "width": 1}
+        yield at(19.0, "epoch", trial=name, reached=5, **fields)
     yield at(20.0, "ended", trial="t0", **END)
     yield at(20.0, "ended", trial="t1", **end)
 
@@ -89,37 +89,37 @@ def run(tmp_path):
     return made
 
 
-def states(found):
-    return {finding.check: finding.state for finding in found}
+def states(findings):
+    return {finding.check: finding.state for finding in findings}
 
 
 def test_a_good_campaign_is_ok(run):
-    found = check_campaign(list(journal()), HOSTS, run)
-    assert set(states(found).values()) == {"ok"}
-    assert found[0].found == "2 of 2 that began"
+    findings = check_campaign(list(journal()), HOSTS, run)
+    assert set(states(findings).values()) == {"ok"}
+    assert findings[0].found == "2 of 2 that began"
 
 
 def test_a_host_without_trials_is_named(run):
-    found = check_campaign(list(journal(second="a:1")), HOSTS, run)
-    (idle,) = (finding for finding in found if finding.check == "hosts with trials")
+    findings = check_campaign(list(journal(second="a:1")), HOSTS, run)
+    (idle,) = (finding for finding in findings if finding.check == "hosts with trials")
     assert (idle.state, idle.hosts, idle.found) == ("wrong", ("b",), "1 of 2")
 
 
 def test_a_result_that_is_gone_is_missed(run):
     (run.trial("t0").attempt(1) / "result.json").unlink()
-    found = check_campaign(list(journal()), HOSTS, run)
-    (kept,) = (finding for finding in found if finding.check == "results kept")
+    findings = check_campaign(list(journal()), HOSTS, run)
+    (kept,) = (finding for finding in findings if finding.check == "results kept")
     assert kept.state == "wrong"
     assert "t0" in kept.found
 
 
 @pytest.mark.parametrize(("reason", "state"), [("bug", "wrong"), ("diverged", "ok")])
-def test_a_trial_that_fails_is_told_but_not_one_that_diverges(run, reason, state):
+def test_a_trial_that_fails_is_reported_but_not_one_that_diverges(run, reason, state):
     end = {"outcome": "failed", "reason": reason, "message": "a reason"}
     assert states(check_campaign(list(journal(end=end)), HOSTS, run))["results kept"] == state
 
 
 def test_a_campaign_that_placed_nothing_is_wrong(run):
-    found = check_campaign([at(0.0, "opened", units={}, slots=["a:0"])], HOSTS, run)
-    told = states(found)
-    assert told["trials at a rung"] == told["hosts with trials"] == "wrong"
+    findings = check_campaign([at(0.0, "opened", units={}, slots=["a:0"])], HOSTS, run)
+    check_states = states(findings)
+    assert check_states["trials at a rung"] == check_states["hosts with trials"] == "wrong"

@@ -44,7 +44,7 @@ def test_a_chain_does_not_end_for_a_file_server_that_is_away_for_a_moment(away, 
 
 
 @pytest.mark.parametrize(("code", "times"), [(errno.EIO, 3), (errno.ENOSPC, 1), (None, 1)])
-def test_what_does_not_pass_is_said(away, code, times):
+def test_what_does_not_pass_is_reported(away, code, times):
     done, taken = away("begin", 9, code)
     assert (done.exit_code != 0, taken) == (True, times)
     assert ("line 3" if code is None else os.strerror(code)) in str(done.exception)

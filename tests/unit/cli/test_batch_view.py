@@ -15,15 +15,15 @@ def job(number, **changes):
 @pytest.fixture
 def scheduler(monkeypatch):
     """Answer as told, and note what was asked."""
-    asked = []
+    requests = []
 
     def answers(known):
         def query_jobs(_, ids):
-            asked.append(list(ids))
+            requests.append(list(ids))
             return known
 
         monkeypatch.setattr(batch_view, "query_jobs", query_jobs)
-        return asked
+        return requests
 
     return answers
 
@@ -43,20 +43,20 @@ def scheduler(monkeypatch):
 )
 def test_a_job_stands_as_record_and_scheduler_say(scheduler, changes, known, draining, state):
     scheduler(known)
-    (found,) = read_job_statuses([job(1, **changes)], draining=draining)
-    assert found.state == state
+    (result,) = read_job_statuses([job(1, **changes)], draining=draining)
+    assert result.state == state
 
 
-def test_a_job_that_never_came_to_its_end_is_told_from_one_that_never_began(scheduler):
+def test_a_job_that_never_came_to_its_end_is_distinguished_from_one_that_never_began(scheduler):
     scheduler({})
     lost, cancelled = read_job_statuses([job(1, began=1.0), job(2)])
     assert (lost.why, cancelled.why) == ("lost with its hosts, or cancelled", "cancelled")
 
 
-def test_the_scheduler_is_asked_once_and_not_for_what_has_ended(scheduler):
-    asked = scheduler({})
+def test_the_scheduler_is_queried_once_and_not_for_what_has_ended(scheduler):
+    requests = scheduler({})
     read_job_statuses([job(1, ended=2.0, message="drained"), job(2), job(3)])
-    assert asked == [["2", "3"]]
+    assert requests == [["2", "3"]]
 
 
 def test_without_a_controller_the_jobs_say_what_goes_on(scheduler):

@@ -75,8 +75,8 @@ def call(monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(sys, "argv", ["hydragnn-hpo", "check-layer", *words])
         with pytest.raises(SystemExit) as ended:
             main()
-        said = capsys.readouterr()
-        return ended.value.code, said.out, said.err
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
 
     yield run
     sys.modules.pop("my_layers", None)
@@ -91,7 +91,7 @@ def test_a_sound_layer_passes(call):
     assert "talks" not in out
 
 
-def test_a_broken_layer_fails_and_is_told_what_to_do(call):
+def test_a_broken_layer_fails_with_instructions(call):
     code, out, _ = call("my_layers:Directed")
     assert code == 1
     assert "Let scalars see only lengths" in out

@@ -45,17 +45,17 @@ def test_hosts_are_named_as_lists_pairs_or_here():
 
 
 def test_markup_and_control_letters_of_hosts_stay_letters():
-    said = drawn([Finding("c", "wrong", "[red]x[/red]\x1b[31m", hosts=("[bold]a",))])
-    assert "[red]x[/red]" in said.replace("\n", "")
-    assert "[bold]a" in said
-    assert "\x1b" not in said
+    message = drawn([Finding("c", "wrong", "[red]x[/red]\x1b[31m", hosts=("[bold]a",))])
+    assert "[red]x[/red]" in message.replace("\n", "")
+    assert "[bold]a" in message
+    assert "\x1b" not in message
 
 
 def test_a_command_that_names_a_hostile_host_is_shown_with_its_controls_spelt_out(monkeypatch):
     for name in ("SLURM_JOB_ID", "PBS_NODEFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURMD_NODENAME", "x\x9b31m\u202e")
-    shown = CliRunner().invoke(app, ["doctor", "--dry-run"])
-    assert shown.exit_code == 0
-    assert r"x\x9b31m\u202e" in shown.output
-    assert not {"\x9b", "\u202e"} & set(shown.output)
+    result = CliRunner().invoke(app, ["doctor", "--dry-run"])
+    assert result.exit_code == 0
+    assert r"x\x9b31m\u202e" in result.output
+    assert not {"\x9b", "\u202e"} & set(result.output)

@@ -21,13 +21,13 @@ def test_the_shipped_ensemble_is_found_from_any_folder(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     named = Path("workflows/small_organics.zip")
     assert ensemble_file(named) == resource_path(str(named))
-    said = "not in this folder; the one that ships with hydragnn-hpo is read\n"
-    assert capsys.readouterr().err == f"{named}: {said}"
+    message = "not in this folder; the one that ships with hydragnn-hpo is read\n"
+    assert capsys.readouterr().err == f"{named}: {message}"
     second = Path("workflows/molecules.xyz@1")
     assert shipped_or_path(second) == resource_path("workflows/molecules.xyz").with_name(
         "molecules.xyz@1"
     )
-    assert capsys.readouterr().err == f"workflows/molecules.xyz: {said}"
+    assert capsys.readouterr().err == f"workflows/molecules.xyz: {message}"
     Path("workflows").mkdir()
     Path("workflows/molecules.xyz").touch()
     assert shipped_or_path(second) == second, "a file of the user is taken first"

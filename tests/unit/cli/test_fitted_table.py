@@ -223,11 +223,13 @@ def test_what_is_left_out_is_named(run):
     assert "left out for lack of width: ranks, status" in " ".join(last.split())
 
 
-@pytest.mark.parametrize(("conv", "shown"), [(None, {"schnet", "painn", "gat"}), ("gat", {"gat"})])
-def test_each_trial_has_its_conv_searched_or_fixed(conv, shown, tmp_path):
+@pytest.mark.parametrize(
+    ("conv", "expected"), [(None, {"schnet", "painn", "gat"}), ("gat", {"gat"})]
+)
+def test_each_trial_has_its_conv_searched_or_fixed(conv, expected, tmp_path):
     run = make_campaign(tmp_path / "run", trials=12, finished=False, conv=conv)
     board = read_leaderboard(run)
-    assert {row.conv for row in board.rows} == shown
+    assert {row.conv for row in board.rows} == expected
     lines = draw(tables.leaderboard_table(board), 400).splitlines()
     for row in board.rows:
         [line] = (line for line in lines if row.trial in line.split())

@@ -48,9 +48,11 @@ def test_an_example_is_parsed(name: str, line: str) -> None:
 
 
 def test_every_command_stands_in_a_group() -> None:
-    shown = {name: each for name, each in get_command(app).commands.items() if not each.hidden}
-    assert len(shown) > 25
-    assert [name for name, each in shown.items() if not each.rich_help_panel] == []
+    visible_commands = {
+        name: each for name, each in get_command(app).commands.items() if not each.hidden
+    }
+    assert len(visible_commands) > 25
+    assert [name for name, each in visible_commands.items() if not each.rich_help_panel] == []
 
 
 def test_help_is_read_from_top_to_bottom(
@@ -64,8 +66,8 @@ def test_help_is_read_from_top_to_bottom(
         with pytest.raises(SystemExit) as left:
             main()
         assert left.value.code == 0
-        shown = capsys.readouterr().out
-        places = [shown.index(text) for text in expected]
+        printed_output = capsys.readouterr().out
+        places = [printed_output.index(text) for text in expected]
         assert places == sorted(places)
 
 
@@ -104,14 +106,14 @@ def test_runs_campaigns_and_ensembles_are_completed(folder: Path) -> None:
 
 
 def test_a_shell_is_offered_what_fits(folder: Path) -> None:
-    asked = {
+    requests = {
         "_HYDRAGNN_HPO_COMPLETE": "complete_bash",
         "COMP_WORDS": "hydragnn-hpo status runs/f",
         "COMP_CWORD": "2",
     }
     code = "import sys; sys.argv = ['hydragnn-hpo']; from hydragnn_hpo.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True
+        [sys.executable, "-c", code], env={**os.environ, **requests}, capture_output=True, text=True
     )
     assert done.stdout.split() == ["runs/first"], done.stderr
 
@@ -136,7 +138,7 @@ def test_info_names_no_user_host_or_folder(
     as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     info(as_json=as_json)
-    shown = capsys.readouterr().out
+    printed_output = capsys.readouterr().out
     private = [str(Path.home()), sys.prefix, platform.node(), os.getcwd(), getpass.getuser() + "@"]
-    assert not [text for text in private if len(text) > 1 and text in shown]
-    assert "/" not in shown.replace("+cpu", "").replace("n/a", "")
+    assert not [text for text in private if len(text) > 1 and text in printed_output]
+    assert "/" not in printed_output.replace("+cpu", "").replace("n/a", "")

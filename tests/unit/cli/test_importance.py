@@ -27,8 +27,8 @@ def ask(*words):
 def test_all_targets_as_tables(run):
     done = ask(run)
     assert done.exit_code == 0, done.exception
-    for said in ("objective (weighted MAE)", "cost (slot-seconds", "peak memory", "P(failure)"):
-        assert said in done.output
+    for messages in ("objective (weighted MAE)", "cost (slot-seconds", "peak memory", "P(failure)"):
+        assert messages in done.output
     assert "PED-ANOVA, how much the best" in done.output
     assert "training.learning_rate" in done.output
 
@@ -36,15 +36,15 @@ def test_all_targets_as_tables(run):
 def test_json_holds_every_number(run, tmp_path):
     out = tmp_path / "picture.png"
     done = ask(run, "--target", "cost", "--json", "--out", out)
-    told = json.loads(done.output)
-    (cost,) = told["targets"]
+    report = json.loads(done.output)
+    (cost,) = report["targets"]
     assert cost["target"] == "cost"
     # Ten trials for each of its parameters are not there, so nothing is to be trusted.
     assert cost["trials"] < 10 * len(cost["parameters"])
     assert cost["trusted"] is False
     assert cost["out_of_bag_r2"] > 0.5
     assert next(iter(cost["parameters"])) == "model.features"
-    shares = [found["shap_share"] for found in cost["parameters"].values()]
+    shares = [row["shap_share"] for row in cost["parameters"].values()]
     assert sum(shares) == pytest.approx(1.0)
     assert out.read_bytes().startswith(b"\x89PNG")
     both = json.loads(ask(run, run, "--head", "gap", "--json").output)["targets"]
@@ -52,21 +52,21 @@ def test_json_holds_every_number(run, tmp_path):
     assert both[0]["trials"] > cost["trials"]
 
 
-def test_what_may_be_chance_is_said_not_to_be_trusted(capsys):
+def test_what_may_be_chance_is_reported_not_to_be_trusted(capsys):
     effects = {"model.features": Effect(0.1, 1.0, 1.0, None, "")}
     _print_importance(Importance(Target("mae", "objective"), 9, 0.1, "too few", effects))
     assert "NOT TO BE TRUSTED: too few" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--target", "costs"], "unknown target 'costs'. Did you mean 'cost'"),
         (["--head", "gap", "--target", "cost"], "--head goes with --target mae"),
         (["--out", "x.pdf"], "'x.pdf' is no PNG"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(run, words, said):
+def test_what_is_wrong_is_one_sentence(run, words, message):
     done = ask(run, *words)
     assert isinstance(done.exception, HydraError)
-    assert said in str(done.exception)
+    assert message in str(done.exception)

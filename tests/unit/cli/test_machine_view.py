@@ -25,16 +25,16 @@ def own(tmp_path):
 
 def test_every_value_has_an_origin(tmp_path):
     path = own(tmp_path)
-    found = json.loads(run("show", path, "--json"))
-    assert found == to_plain(read_profile(str(path)))
-    shipped, origins = "launch/machines/frontier.toml", found["origins"]
-    assert found["files"] == [str(path), shipped]
-    assert (found["values"]["hosts"], origins["hosts"]) == (64, str(path))
+    actual = json.loads(run("show", path, "--json"))
+    assert actual == to_plain(read_profile(str(path)))
+    shipped, origins = "launch/machines/frontier.toml", actual["origins"]
+    assert actual["files"] == [str(path), shipped]
+    assert (actual["values"]["hosts"], origins["hosts"]) == (64, str(path))
     assert origins["layout.cores_of_slot"] == origins["rank.many_hosts.NCCL_NET"] == shipped
     assert origins["rank.many_hosts.NCCL_CROSS_NICS"] == str(path)
     assert origins["batch.environment"] == origins["process_gb"] == "default"
-    assert [line for line in found["warnings"] if "NCCL_CROSS_NIC?" in line]
-    assert "extends" not in found["values"], "there is nothing left of it"
+    assert [line for line in actual["warnings"] if "NCCL_CROSS_NIC?" in line]
+    assert "extends" not in actual["values"], "there is nothing left of it"
 
 
 def test_values_and_origins_have_the_same_keys():
@@ -46,8 +46,8 @@ def test_values_and_origins_have_the_same_keys():
                 yield before + key
 
     for name in known_profiles():
-        found = json.loads(run("show", name, "--json"))
-        assert set(keys(found["values"])) == set(found["origins"])
+        result = json.loads(run("show", name, "--json"))
+        assert set(keys(result["values"])) == set(result["origins"])
         assert run("show", name).startswith(f"{name}: ")
 
 

@@ -32,8 +32,8 @@ def test_what_the_system_refuses_is_a_sentence(number, cure, monkeypatch, capsys
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2
-    said = f"error: there/campaign.toml: {os.strerror(number)}; {cure}.\n"
-    assert capsys.readouterr().err == said
+    message = f"error: there/campaign.toml: {os.strerror(number)}; {cure}.\n"
+    assert capsys.readouterr().err == message
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
@@ -76,7 +76,7 @@ def test_a_closed_standard_stream_is_the_null_device(closed, monkeypatch):
     opened.close()
 
 
-def test_a_working_folder_that_was_removed_is_said(tmp_path, monkeypatch, capsys):
+def test_a_working_folder_that_was_removed_is_reported(tmp_path, monkeypatch, capsys):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -101,14 +101,14 @@ def test_too_little_memory_is_a_sentence(monkeypatch, capsys):
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("asked", [True, False])
-def test_warnings_of_libraries_are_for_those_who_ask(asked, monkeypatch, capsys):
+@pytest.mark.parametrize("warnings_enabled", [True, False])
+def test_warnings_of_libraries_are_for_those_who_ask(warnings_enabled, monkeypatch, capsys):
     monkeypatch.setattr(warnings, "showwarning", _show_warning)
-    monkeypatch.setattr(sys, "warnoptions", ["default"] if asked else [])
+    monkeypatch.setattr(sys, "warnoptions", ["default"] if warnings_enabled else [])
     monkeypatch.setattr(module, "app", lambda: warnings.warn("odd", RuntimeWarning, stacklevel=1))
     with pytest.raises(SystemExit):
         main()
-    assert capsys.readouterr().err == ("RuntimeWarning: odd\n" if asked else "")
+    assert capsys.readouterr().err == ("RuntimeWarning: odd\n" if warnings_enabled else "")
 
 
 def _show_warning(message, category, *place):

@@ -34,8 +34,8 @@ def forecast(hours=1.0, longest=0.5, works=8, **shares):
 
 def test_the_longest_trial_is_the_bound():
     """80 % of 80 slots idle: the work of 14.4 keeps 18 slots, so three hosts, busy at 80 %."""
-    (said,) = advice_lines(forecast(longest=0.9, tail=0.8))
-    assert said == (
+    (message,) = advice_lines(forecast(longest=0.9, tail=0.8))
+    assert message == (
         "with 8 trials on 10 hosts the longest trial is the bound: more trials or fewer hosts. "
         "3 hosts would take about as long."
     )
@@ -51,8 +51,8 @@ def test_the_longest_trial_is_the_bound():
     ],
 )
 def test_each_loss_has_its_advice(shares, says):
-    (said,) = advice_lines(forecast(**shares))
-    assert says in said
+    (message,) = advice_lines(forecast(**shares))
+    assert says in message
 
 
 def test_what_is_small_needs_no_advice():
@@ -60,21 +60,21 @@ def test_what_is_small_needs_no_advice():
     assert list(advice_lines(forecast(hours=0.1, **{"start-up": 0.3}))) == []
 
 
-def test_what_is_left_undone_and_what_is_no_trial_is_said():
-    found = forecast()
-    undone = replace(found.simulated, unfinished={"t0000@4": 0.5})
-    said = list(advice_lines(replace(found, simulated=undone, refused=3)))
-    assert said[0].startswith(
+def test_what_is_left_undone_and_what_is_no_trial_is_reported():
+    result = forecast()
+    undone = replace(result.simulated, unfinished={"t0000@4": 0.5})
+    messages = list(advice_lines(replace(result, simulated=undone, refused=3)))
+    assert messages[0].startswith(
         "1 trial would not be finished when the allocation ends after 60.0 min"
     )
-    assert said[1].startswith("3 of 4 drawn configurations are no valid trial")
+    assert messages[1].startswith("3 of 4 drawn configurations are no valid trial")
 
 
-def planned(found, comparisons=()):
+def planned(result, comparisons=()):
     search = SimpleNamespace(rungs=(1, 4), finalists=2)
     config = SimpleNamespace(name="mine", search=search)
     return SimpleNamespace(
-        config=config, data="a store", forecast=found, comparisons=comparisons, bars=()
+        config=config, data="a store", forecast=result, comparisons=comparisons, bars=()
     )
 
 
@@ -95,25 +95,25 @@ def test_what_a_person_reads():
 
 def test_the_fits_of_the_learning_curve_have_a_line_of_their_own():
     """Two of the eight pieces of work are fits, of half an hour each on one rank."""
-    found = replace(forecast(), curve=frozenset({"t0006", "t0007"}))
-    lines = list(report_lines(planned(found)))
+    result = replace(forecast(), curve=frozenset({"t0006", "t0007"}))
+    lines = list(report_lines(planned(result)))
     assert lines[0] == "mine: 6 trials, epochs 1 -> 4, 2 finalists"
     assert lines[3] == (
         "then         2 fits of the best trial for the learning curve, to epoch 4: 60.0 min on one "
         "slot"
     )
-    told = report_plain(planned(found))["forecast"]
-    assert (told["trials"], told["curve_fits"]) == (6, 2)
+    report = report_plain(planned(result))["forecast"]
+    assert (report["trials"], report["curve_fits"]) == (6, 2)
 
 
-def test_many_widths_are_said_in_short():
-    found = forecast()
+def test_many_widths_are_written_in_short():
+    result = forecast()
     bars = tuple(
         Bar(work.name, tuple("abcdefgh"[: 1 + n]), 0.0, 1.0, "training")
-        for n, work in enumerate(found.works)
+        for n, work in enumerate(result.works)
     )
     lines = list(
-        report_lines(planned(replace(found, simulated=replace(found.simulated, bars=bars))))
+        report_lines(planned(replace(result, simulated=replace(result.simulated, bars=bars))))
     )
     line = next(line for line in lines if line.startswith("attempts"))
     assert "8, of 1 to 8 ranks, half of them up to 5" in line

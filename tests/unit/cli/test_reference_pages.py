@@ -44,12 +44,12 @@ def test_the_pages_are_what_the_code_says(place: str, page: str) -> None:
 
 
 def test_every_config_has_its_table(page: str) -> None:
-    for found in pkgutil.walk_packages(hydragnn_hpo.config.__path__, "hydragnn_hpo.config."):
-        importlib.import_module(found.name)
-    shown = {table.config for file in read_files() for table in file.tables}
-    shown |= {config.__name__ for config in UNWRITTEN}
+    for module in pkgutil.walk_packages(hydragnn_hpo.config.__path__, "hydragnn_hpo.config."):
+        importlib.import_module(module.name)
+    documented_configs = {table.config for file in read_files() for table in file.tables}
+    documented_configs |= {config.__name__ for config in UNWRITTEN}
     made = {one for one in every(Config) if one.__module__.startswith("hydragnn_hpo.config")}
-    assert not sorted({one.__name__ for one in made} - shown)
+    assert not sorted({one.__name__ for one in made} - documented_configs)
 
 
 def every(config: type[Config]) -> set[type[Config]]:
@@ -110,6 +110,6 @@ def slug(title: str) -> str:
     ],
     ids=str,
 )
-def test_types_are_said_in_words(annotation: Any, words: str) -> None:
+def test_types_are_written_in_words(annotation: Any, words: str) -> None:
     schema = TypeAdapter(annotation).json_schema()
     assert describe_kind(schema, schema.get("$defs", {})) == words

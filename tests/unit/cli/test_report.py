@@ -32,8 +32,8 @@ def test_the_file_is_where_it_says_and_the_journal_is_left_alone(made, tmp_path)
     assert done.output.strip() == f"wrote {path}"
     assert "not finished" in path.read_text()
     out = tmp_path / "else" / "where.html"
-    said = CliRunner().invoke(app, ["report", str(made.path), "--out", str(out), "--json"])
-    assert json.loads(said.output) == {"report": str(out)}
+    result = CliRunner().invoke(app, ["report", str(made.path), "--out", str(out), "--json"])
+    assert json.loads(result.output) == {"report": str(out)}
     assert out.read_bytes() == path.read_bytes()
     assert made.journal.read_bytes() == before
 
@@ -47,7 +47,7 @@ def test_a_finished_campaign_does_not_fail_for_want_of_a_page(error, name, monke
     monkeypatch.setattr(report, "draw_parity", lambda run, out: None)
     monkeypatch.setattr(report, name, fail)
     write_run_report(RunDir(Path("runs/x")), run_command._warn_of_report, drawn=True)
-    said = capsys.readouterr().err
-    assert said.startswith(f"warning: no report was written ({str(error).rstrip('.')})")
-    assert "report runs/x" in said
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"warning: no report was written ({str(error).rstrip('.')})")
+    assert "report runs/x" in output
+    assert len(output.splitlines()) == 1

@@ -17,28 +17,28 @@ from hydragnn_hpo.pipeline.campaign_runs import finish_run
 
 
 @pytest.mark.parametrize(
-    ("on_path", "called", "said"),
+    ("on_path", "called", "message"),
     [
         ("/usr/bin/hydragnn-hpo", "x", "hydragnn-hpo"),
         (None, ".venv/bin/hydragnn-hpo", ".venv/bin/hydragnn-hpo"),
         (None, "/x/hydragnn_hpo/__main__.py", f"{sys.executable} -m hydragnn_hpo"),
     ],
 )
-def test_the_next_command_can_be_typed_as_it_stands(monkeypatch, on_path, called, said):
+def test_the_next_command_can_be_typed_as_it_stands(monkeypatch, on_path, called, message):
     monkeypatch.setattr("shutil.which", lambda name: on_path)
     monkeypatch.setattr("sys.argv", [called, "run"])
-    assert run_command._program() == said
+    assert run_command._program() == message
 
 
 def test_a_verdict_is_one_sentence_a_line_with_its_sign_warnings_first(capsys):
     print_verdict(
         [
-            {"rule": "mean", "head": "gap", "level": level, "sentence": said, "because": "x"}
-            for level, said in (("good", "a [b] c"), ("note", "d"), ("warning", "e"))
+            {"rule": "mean", "head": "gap", "level": level, "sentence": messages, "because": "x"}
+            for level, messages in (("good", "a [b] c"), ("note", "d"), ("warning", "e"))
         ]
     )
-    shown = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()[1:]]
-    assert [(sign, text.strip()) for sign, text in shown] == [
+    lines = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [(sign, text.strip()) for sign, text in lines] == [
         ("!", "e"),
         ("-", "d"),
         ("+", "a [b] c"),
@@ -51,11 +51,11 @@ def test_brackets_in_a_value_of_the_leaderboard_are_no_markup(capsys):
     state = State()
     state.add(Trial("[red]a", {"x": "[fast]"}, until=4, status="stopped", score=(0.5, 7.0)))
     console().print(leaderboard_table(rank_trials(state, CampaignConfig.model_construct())))
-    shown = capsys.readouterr().out
-    assert "[fast]" in shown
-    assert "[red]a" in shown
-    assert "goal 2" in shown
-    assert "7.0000" in shown
+    printed_output = capsys.readouterr().out
+    assert "[fast]" in printed_output
+    assert "[red]a" in printed_output
+    assert "goal 2" in printed_output
+    assert "7.0000" in printed_output
 
 
 def test_brackets_in_the_name_of_a_run_are_no_markup(tmp_path, capsys):

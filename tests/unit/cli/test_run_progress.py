@@ -34,12 +34,12 @@ EVENTS = [
 
 def event_store_of(events=()):
     """What a journal folds to, with a clock that stands at the last event."""
-    found = JournalFold()
-    found.time = 0.0
-    found.clock = lambda: found.time
+    fold = JournalFold()
+    fold.time = 0.0
+    fold.clock = lambda: fold.time
     for event in events:
-        take(found, event)
-    return found
+        take(fold, event)
+    return fold
 
 
 def take(event_store, event):
@@ -75,7 +75,7 @@ def test_plain_lines_tell_each_change_once(capsys):
     ]
 
 
-def test_a_trial_that_rested_and_went_on_between_two_looks_is_told_of(capsys):
+def test_a_trial_that_rested_and_went_on_between_two_looks_is_reported(capsys):
     display, event_store = RunProgress(3), event_store_of(EVENTS[:4])
     display(event_store.state, controller_of(event_store))
     for event in EVENTS[4:7]:
@@ -98,7 +98,7 @@ def test_plain_lines_sum_up_now_and_then(capsys, monkeypatch):
     assert "2 slots on 1 host: 100 % train now, 100 % so far" in last
 
 
-def test_who_goes_on_is_not_told_again_what_happened_before(capsys):
+def test_who_goes_on_gets_no_report_of_what_happened_before(capsys):
     display, event_store = RunProgress(3), event_store_of(EVENTS[:6])
     display.begin(event_store.state)
     display(event_store.state, controller_of(event_store))
@@ -142,12 +142,12 @@ def test_a_terminal_gets_a_live_table(monkeypatch, capsys):
     monkeypatch.setattr(module.sys.stdout, "isatty", lambda: True)
     with RunProgress(3) as display:
         assert display.live is not None
-        shown = []
-        monkeypatch.setattr(display.live, "update", lambda what, refresh: shown.append(what))
+        outputs = []
+        monkeypatch.setattr(display.live, "update", lambda what, refresh: outputs.append(what))
         event_store = event_store_of(EVENTS[:4])
         display(event_store.state, controller_of(event_store))
         display(event_store.state, controller_of(event_store, rungs=(8,)))
-    assert len(shown) == 2
+    assert len(outputs) == 2
     assert display.live.is_started is False
 
 
@@ -159,15 +159,15 @@ class Cell:
     """What IPython shows below a cell: a place that can be replaced."""
 
     def __init__(self):
-        self.shown = []
+        self.outputs = []
 
     def display(self, value, display_id=None):
         assert display_id is True, "shown in a new place below the cell"
-        self.shown.append(value)
+        self.outputs.append(value)
         return self
 
     def update(self, value):
-        self.shown.append(value)
+        self.outputs.append(value)
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_notebook_gets_a_table_that_is_replaced_in_its_place(notebook, capsys)
         display(event_store.state, controller_of(event_store))
         display._due = 0.0
         display(event_store.state, controller_of(event_store))
-    first, *pages = notebook.shown
+    first, *pages = notebook.outputs
     assert first == ""
     assert len(pages) == 2
     assert all(page.startswith("<pre") and "t0000" in page and "egnn" in page for page in pages)
@@ -203,7 +203,7 @@ def test_a_quiet_notebook_shows_nothing(notebook):
     event_store = event_store_of(EVENTS[:4])
     with RunProgress(3, quiet=True) as display:
         display(event_store.state, controller_of(event_store))
-    assert notebook.shown == []
+    assert notebook.outputs == []
 
 
 def test_only_a_kernel_is_a_notebook(notebook, monkeypatch):

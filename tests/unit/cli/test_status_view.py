@@ -143,8 +143,8 @@ def status_of(events, trials=3, rungs=(4, 8), **more):
     return build_status(state, ledger, trials=trials, rungs=rungs, **more)
 
 
-def shown(found, course=""):
-    return draw(StatusPage(Snapshot("run", found, course)), 140, 1000)
+def render_status(result, course=""):
+    return draw(StatusPage(Snapshot("run", result, course)), 140, 1000)
 
 
 def story():
@@ -159,16 +159,16 @@ def story():
     yield place | {"trial": "t1", "width": 1, "slots": slots[4:5]}
     for trial in ("t0", "t1"):
         yield {"event": "first_step", "time": 1.0, "trial": trial, "seconds": 1.0}
-    told = {"objective": 0.5, "best_objective": 0.5, "joules": 1.8e6}
-    told |= {"trial": "t0", "reached": 2, "seconds": 4.0, "width": 4}
-    yield {"event": "epoch", "time": 5.0, **told}
+    fields = {"objective": 0.5, "best_objective": 0.5, "joules": 1.8e6}
+    fields |= {"trial": "t0", "reached": 2, "seconds": 4.0, "width": 4}
+    yield {"event": "epoch", "time": 5.0, **fields}
     end = {"outcome": "stopped", "objective": 0.25, "score": 0.25, "reached": 4}
     yield {"event": "ended", "time": 6.0, "trial": "t1", **end}
     yield {"event": "host_lost", "time": 6.0, "host": "c", "reason": "silent"}
 
 
 def test_what_a_person_sees():
-    lines = shown(status_of(story(), now=8.0, ends_in=200.0), "run by nobody")
+    lines = render_status(status_of(story(), now=8.0, ends_in=200.0), "run by nobody")
     assert lines[0].split("  ")[:2] == ["run", "about 3.3 min left"]
     assert lines[0].endswith("  run by nobody")
     assert lines[1] == "training: 1 of 3 trials at rest, 1 waiting, 1 running"
@@ -197,8 +197,8 @@ def test_what_a_person_sees():
 
 def test_the_largest_loss_is_named_in_plain_lines():
     """Two of six slots are away for 2 s of 8: 4 of 48 slot-seconds."""
-    found = status_of(story(), now=8.0)
-    assert summary_line(found).endswith(
+    result = status_of(story(), now=8.0)
+    assert summary_line(result).endswith(
         "; 4 slots on 2 hosts: 100 % train now, 58 % so far; largest loss: "
         "12 % idle although trials wait"
     )
@@ -217,31 +217,31 @@ def test_plain_data_for_json():
 
 
 def counted(trials, idle):
-    told = {"watts": 5400.0, "hosts": 2, "parts": ["card", "cpu"]}
-    return {"event": "energy", "time": 7.0, "trials": trials, "idle": idle, **told}
+    fields = {"watts": 5400.0, "hosts": 2, "parts": ["card", "cpu"]}
+    return {"event": "energy", "time": 7.0, "trials": trials, "idle": idle, **fields}
 
 
 def test_what_hosts_count_is_shown_in_place_of_what_ranks_count():
-    found = status_of([*story(), counted({"t0": [1.8e6, 9.0], "t1": [0.9e6, 9.0]}, 0.9e6)])
+    result = status_of([*story(), counted({"t0": [1.8e6, 9.0], "t1": [0.9e6, 9.0]}, 0.9e6)])
     assert (
         "energy   1.0 kWh so far (card, cpu), 25 % of it idle; 5.4 kW on 2 hosts now; t1: 900.0 kJ"
-    ) in shown(found)
-    plain = found.to_plain()["energy"]
+    ) in render_status(result)
+    plain = result.to_plain()["energy"]
     assert (plain["joules"], plain["idle"], plain["best_joules"]) == (3.6e6, 0.9e6, 0.9e6)
 
 
 def test_odd_hosts_and_unknown_energy_are_named():
     events = [event for event in story() if event["event"] != "epoch"]
     events.append({"event": "unread", "time": 7.0, "host": "a", "reason": "root only"})
-    told = {"event": "host_warned", "time": 7.0, "host": "b", "reason": "device 1 is hot"}
-    found = replace(status_of([*events, told]), excluded=1234)
-    lines = shown(found)
+    fields = {"event": "host_warned", "time": 7.0, "host": "b", "reason": "device 1 is hot"}
+    result = replace(status_of([*events, fields]), excluded=1234)
+    lines = render_status(result)
     assert "energy   unknown: root only" in lines
     assert "warnings b (device 1 is hot)" in lines
     assert "1,234 excluded (exclude.hosts)" in "\n".join(lines)
-    assert found.to_plain()["hosts"]["warned"] == {"b": "device 1 is hot"}
-    assert found.to_plain()["hosts"]["excluded"] == 1234
-    assert "(exclude.hosts)" not in "\n".join(shown(status_of(story())))
+    assert result.to_plain()["hosts"]["warned"] == {"b": "device 1 is hot"}
+    assert result.to_plain()["hosts"]["excluded"] == 1234
+    assert "(exclude.hosts)" not in "\n".join(render_status(status_of(story())))
 
 
 def many(running, ended):
@@ -264,16 +264,16 @@ def many(running, ended):
 
 
 def test_many_trials_stay_a_page():
-    found = status_of(many(running=500, ended=1500), trials=3000)
-    lines = shown(found)
+    result = status_of(many(running=500, ended=1500), trials=3000)
+    lines = render_status(result)
     assert len(lines) < ROWS + 14
     assert "and 480 more; these are the widest 20" in lines
-    assert [row.width for row in found.running] == [2] * 5 + [1] * 15
-    assert found.best.name == "t1499"
+    assert [row.width for row in result.running] == [2] * 5 + [1] * 15
+    assert result.best.name == "t1499"
 
 
 def test_a_campaign_that_has_not_begun():
-    lines = shown(status_of([]))
+    lines = render_status(status_of([]))
     assert lines[1] == "preparing: 0 of 3 trials at rest, 0 waiting, 0 running"
     assert "slots    0 slots on 0 hosts" in lines
 

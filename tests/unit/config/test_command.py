@@ -27,7 +27,7 @@ def test_a_campaign_over_a_command_needs_no_data_and_may_have_any_keys(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"command": {"argv": []}}, "command.argv"),
         ({"command": {"argv": [""]}}, "command.argv.0"),
@@ -40,13 +40,13 @@ def test_a_campaign_over_a_command_needs_no_data_and_may_have_any_keys(tmp_path)
         ({"command": None}, "'data' is missing; add it."),
     ],
 )
-def test_what_makes_no_sense_is_refused(changes, said):
+def test_what_makes_no_sense_is_refused(changes, message):
     with pytest.raises(ConfigError) as error:
         campaign(**changes)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_only_known_fields_are_filled_in_and_values_are_never_read_again():
     argv = ("{trial}", '--json={"a": {"b": 1}}', "x{width}y{width}", "{epochs}")
-    found = fill_arguments(argv, {"trial": "a {width}", "width": 2})
-    assert found == ("a {width}", '--json={"a": {"b": 1}}', "x2y2", "{epochs}")
+    actual = fill_arguments(argv, {"trial": "a {width}", "width": 2})
+    assert actual == ("a {width}", '--json={"a": {"b": 1}}', "x2y2", "{epochs}")

@@ -259,11 +259,11 @@ TOO_LARGE = [
 def test_sentences(schema, values, sentence):
     with pytest.raises(ConfigError) as caught:
         parse_config(values, schema, "here.toml")
-    said = str(caught.value)
-    assert said.startswith(f"here.toml: {sentence}"), said
-    assert "\n" not in said
-    assert not re.search("pydantic|nput should|tring should|valid dict|instance of", said)
-    assert "x" * 200 not in said, "long values are cut"
+    message = str(caught.value)
+    assert message.startswith(f"here.toml: {sentence}"), message
+    assert "\n" not in message
+    assert not re.search("pydantic|nput should|tring should|valid dict|instance of", message)
+    assert "x" * 200 not in message, "long values are cut"
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -69,14 +69,14 @@ def test_a_chain_of_three_files_and_the_origin_of_each_value(write):
     )
     middle = write("middle.toml", 'extends = "base"\nhosts = 2\nmemory_gb = 2\n')
     top = write("top.toml", 'extends = "middle.toml"\nmemory_gb = 3\nwall_hours = false\n')
-    found = read_profile(str(top))
+    profile = read_profile(str(top))
     shipped = resource_path(f"{PROFILES}/frontier.toml")
-    config, origins = found.config, found.origins
+    config, origins = profile.config, profile.origins
     assert (config.hosts, config.memory_gb, config.wall_hours) == (2, 3.0, None)
     assert [origins[key] for key in ("step.agents", "hosts", "memory_gb")] == [base, middle, top]
     assert origins["layout.cores_of_slot"] == shipped
     assert "wall_hours" not in origins, "it was taken away"
-    assert found.files == (top, middle, base, shipped)
+    assert profile.files == (top, middle, base, shipped)
     same_name = write("frontier.toml", 'extends = "frontier"\n')
     assert read_profile(str(same_name)).files == (same_name, shipped)
 
@@ -136,7 +136,7 @@ def test_long_chains_are_refused(write):
         ('extends = "frontier"\nrank = 3', "'rank' is 3"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(write, text, says):
+def test_what_is_wrong_is_reported_in_a_sentence(write, text, says):
     write("broken.toml", "a = = 1\n")
     with pytest.raises(ConfigError, match=says):
         find_profile(str(write("mine.toml", text + "\n")))
@@ -164,9 +164,9 @@ def test_profiles_that_ship(name, tmp_path):
 @pytest.mark.parametrize("name", SITES)
 def test_the_wrapper_of_a_site_shows_devices_by_the_sites_variable(name):
     rank = find_profile(name).rank
-    said = resource_path(rank.wrapper).read_text()
-    assert f"variable={rank.visible}" in said
-    assert f"name={rank.accelerator}:0" in said
+    script = resource_path(rank.wrapper).read_text()
+    assert f"variable={rank.visible}" in script
+    assert f"name={rank.accelerator}:0" in script
 
 
 def test_slots_lie_as_the_sites_guides_have_it():
@@ -210,7 +210,7 @@ USED = {"backend": "mpiexec", "interface": "hsn0", "address": "x"}
 
 
 @pytest.mark.parametrize(
-    ("campaign", "asked", "settled"),
+    ("campaign", "options", "settled"),
     [
         ({"slots": 3}, {"profile": None, "slots": None}, {"slots": 3}),
         ({"slots": 3}, {"slots": 0}, {"slots": 0}),
@@ -239,12 +239,12 @@ USED = {"backend": "mpiexec", "interface": "hsn0", "address": "x"}
             {"profile": "ray", "backend": "ray", "hosts": 3},
         ),
     ],
-    ids=["no machine", "zero", "campaign", "asked", "another", "same", "elsewhere"],
+    ids=["no machine", "zero", "campaign", "options", "another", "same", "elsewhere"],
 )
-def test_what_is_asked_counts_before_the_campaign_and_that_before_the_profile(
-    campaign, asked, settled
+def test_what_is_requested_counts_before_the_campaign_and_that_before_the_profile(
+    campaign, options, settled
 ):
-    assert resolve_machine(MachineConfig(**campaign), asked) == MachineConfig(**settled)
+    assert resolve_machine(MachineConfig(**campaign), options) == MachineConfig(**settled)
 
 
 def test_storage_is_shared_whatever_earlier_versions_wrote():
@@ -269,10 +269,10 @@ def test_a_profile_beside_the_campaign_is_found_from_any_folder(mine):
     assert resolve_machine(settled, {}, mine.parent.parent) == settled
 
 
-def test_a_profile_that_is_asked_for_is_looked_up_from_here(mine):
-    asked = {"profile": "mine.toml"}
+def test_a_profile_that_is_requested_is_looked_up_from_here(mine):
+    options = {"profile": "mine.toml"}
     settled = resolve_machine(
-        MachineConfig(profile="mine.toml", backend="mpiexec"), asked, mine.parent
+        MachineConfig(profile="mine.toml", backend="mpiexec"), options, mine.parent
     )
     assert settled.profile == str(mine.parent.parent / "mine.toml")
     assert settled.backend == "mpiexec", "it is another machine"

@@ -60,8 +60,8 @@ def test_what_was_meant_is_known_and_what_is_known_is_not_doubted():
 )
 def test_names_that_are_nearly_known_are_doubted(name, meant):
     assert resembles(name) == meant
-    said = list(find_doubts(changed("workstation", rank__environment={name: "1"})))
-    assert said == (
+    doubts = list(find_doubts(changed("workstation", rank__environment={name: "1"})))
+    assert doubts == (
         [f"rank.environment.{name}: no library that we know reads it. Did you mean {meant}?"]
         if meant
         else []
@@ -126,13 +126,13 @@ def test_what_can_be_meant_is_taken(changes):
 )
 def test_what_is_probably_not_meant_is_doubted(base, changes, says):
     profile = changed(base, **changes)
-    said = list(find_doubts(profile))
-    assert len(said) == 1
-    assert says in said[0]
+    doubts = list(find_doubts(profile))
+    assert len(doubts) == 1
+    assert says in doubts[0]
 
 
 RUN = (r"x\ny", "$(touch x)", "`touch x`", "$(SLURM_NODEID)")
-SHOWN = (r"x\ny", r"x\u001b[31m", r"x\u0000", r"x\u202e")
+ESCAPED = (r"x\ny", r"x\u001b[31m", r"x\u0000", r"x\u202e")
 LINES = {
     "name = {}": RUN,
     "scratch = {}": RUN,
@@ -148,11 +148,11 @@ LINES = {
     "[batch]\nqueue = {}": RUN,
     "[batch]\nmodules = [{}]": RUN,
     "[batch.environment]\nX = {}": RUN,
-    "description = {}": SHOWN,
-    "source = [{}]": SHOWN,
-    "[rank]\nwrapper = {}": SHOWN,
-    "[container]\nflags = [{}]": SHOWN,
-    "[container]\ncommand = [{}]": SHOWN,
+    "description = {}": ESCAPED,
+    "source = [{}]": ESCAPED,
+    "[rank]\nwrapper = {}": ESCAPED,
+    "[container]\nflags = [{}]": ESCAPED,
+    "[container]\ncommand = [{}]": ESCAPED,
 }
 """What a shell might run is plain text, what is only shown or passed on is one line of print."""
 
@@ -163,6 +163,6 @@ LINES = {
 def test_nothing_that_a_shell_would_run_gets_into_a_profile(tmp_path, line, value):
     path = tmp_path / "mine.toml"
     path.write_text('extends = "workstation"\n' + line.format(f'"{value}"') + "\n")
-    said = "write one line" if LINES[line] is SHOWN else str(path)
-    with pytest.raises(ConfigError, match=said):
+    pattern = "write one line" if LINES[line] is ESCAPED else str(path)
+    with pytest.raises(ConfigError, match=pattern):
         find_profile(str(path))

@@ -26,8 +26,8 @@ def parameter(value):
 
 def test_a_list_is_choices_that_keep_their_types():
     assert parameter([8, 16]) == parameter({"choices": [8, 16]})
-    found = parameter([True, 1, 1.0, "1"]).choices
-    assert [type(value) for value in found] == [bool, int, float, str]
+    choices = parameter([True, 1, 1.0, "1"]).choices
+    assert [type(value) for value in choices] == [bool, int, float, str]
 
 
 def test_two_integers_make_an_integer_range():
@@ -242,8 +242,8 @@ def test_a_gradient_needs_the_head_of_its_energy():
 
 
 def test_a_users_conv_is_named_without_being_imported():
-    found = ModelConfig(conv="antigravity:Conv", options={"depth": 2})
-    assert found.options == {"depth": 2}
+    config = ModelConfig(conv="antigravity:Conv", options={"depth": 2})
+    assert config.options == {"depth": 2}
     assert "antigravity" not in sys.modules
 
 

@@ -30,10 +30,10 @@ def training(**values):
 )
 def test_the_largest_set_is_drawn_once(counts, ratios):
     ratios = ratios[: len(counts)]
-    found = count_draws(counts, ratios, training())
+    results = count_draws(counts, ratios, training())
     largest = counts.index(max(counts))
-    assert found[largest] == counts[largest]
-    for count, ratio in zip(found, ratios, strict=True):
+    assert results[largest] == counts[largest]
+    for count, ratio in zip(results, ratios, strict=True):
         exact = counts[largest] * ratio / ratios[largest]
         assert abs(count - exact) <= 0.5 + 1e-6 * exact or count == 1
 
@@ -46,9 +46,9 @@ def test_the_largest_set_is_drawn_once(counts, ratios):
 def test_steps_of_an_epoch_are_full(counts, steps, batch):
     config = training(steps_per_epoch=steps, global_batch=batch)
     assume(min(counts) * steps * batch >= sum(counts))
-    found = count_draws(counts, [None] * len(counts), config)
-    assert sum(found) == steps * batch
-    for count, drawn in zip(counts, found, strict=True):
+    results = count_draws(counts, [None] * len(counts), config)
+    assert sum(results) == steps * batch
+    for count, drawn in zip(counts, results, strict=True):
         assert abs(drawn - steps * batch * count / sum(counts)) < 1
 
 
@@ -74,17 +74,17 @@ def test_a_set_of_which_an_epoch_has_no_graph_is_named():
     ],
 )
 def test_an_epoch_by_hand(values, graphs, nodes, steps, per_step):
-    found = compute_epoch_size(STATS, training(**values), [None])
-    assert (found.graphs, found.nodes, found.steps) == (graphs, pytest.approx(nodes), steps)
-    assert found.graphs_per_step == per_step
+    result = compute_epoch_size(STATS, training(**values), [None])
+    assert (result.graphs, result.nodes, result.steps) == (graphs, pytest.approx(nodes), steps)
+    assert result.graphs_per_step == per_step
 
 
 def test_a_fit_on_folds_goes_through_all_but_one_of_them():
     """90 + 60 graphs outside test in 3 folds: 100 of them in a training, 10 / 9 of train."""
     splits = {"train": 90, "val": 20, "sel": 20, "cal": 20, "test": 50}
-    found = compute_epoch_size({**STATS, "splits": splits}, training(fold=1, folds=3), [None])
-    assert (found.graphs, found.steps) == (100, 4)
-    assert found.nodes == pytest.approx(1000 * 10 / 9)
+    result = compute_epoch_size({**STATS, "splits": splits}, training(fold=1, folds=3), [None])
+    assert (result.graphs, result.steps) == (100, 4)
+    assert result.nodes == pytest.approx(1000 * 10 / 9)
 
 
 @pytest.mark.parametrize(

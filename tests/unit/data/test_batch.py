@@ -76,7 +76,7 @@ def test_a_cap_holds_within_the_cutoff(columns: Columns, cutoff: float | None) -
     lengths = np.linalg.norm(vectors, axis=1)
     # How far the third neighbour of each node is; those with fewer keep them all.
     near = [sorted(lengths[receiver == node]) for node in range(len(slow["z"]))]
-    reach = [found[cap - 1] + 1e-3 if len(found) >= cap else np.inf for found in near]
+    reach = [lengths[cap - 1] + 1e-3 if len(lengths) >= cap else np.inf for lengths in near]
     wide = [max(reach[a], reach[b]) for a, b in slow["edges"].astype(int)]
     kept = np.flatnonzero(lengths <= wide)
     assert 0 < len(kept) < len(lengths)

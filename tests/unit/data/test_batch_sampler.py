@@ -57,10 +57,10 @@ class Everything:
 
 
 def test_an_epoch_visits_every_graph_once(graphs: Columns) -> None:
-    found = order(graphs, global_batch=5)
-    steps = found.steps(2)
+    result = order(graphs, global_batch=5)
+    steps = result.steps(2)
     assert [len(step) for step in steps] == [5, 5, 5, 1]
-    assert found.steps_per_epoch == 4
+    assert result.steps_per_epoch == 4
     assert sorted(np.concatenate(steps).tolist()) == list(range(16))
 
 
@@ -79,16 +79,16 @@ def test_steps_depend_on_seed_and_epoch_alone(graphs: Columns) -> None:
 def test_large_sets_are_shuffled_window_by_window(seed: int, count: int, buffer: int) -> None:
     rows = np.flatnonzero(np.random.default_rng(seed).random(count) < 0.7)
     windows = np.array([*range(0, count, 16), count])
-    found = shuffle_rows(rows, (seed, 1), windows=windows, buffer=buffer)
-    assert sorted(found.tolist()) == rows.tolist()
+    results = shuffle_rows(rows, (seed, 1), windows=windows, buffer=buffer)
+    assert sorted(results.tolist()) == rows.tolist()
     if len(rows) <= buffer:
-        assert found.tolist() == np.random.default_rng([seed, 1]).permutation(rows).tolist()
+        assert results.tolist() == np.random.default_rng([seed, 1]).permutation(rows).tolist()
         return
     # A buffer of rows lies in no more windows than fit into it, and one that is cut at each end.
     held = np.bincount(rows // 16, minlength=len(windows) - 1)
     least = max(int(np.sort(held[held > 0])[: buffer + 1].min()), 1)
-    for first in range(0, len(found), buffer):
-        touched = set((found[first : first + buffer] // 16).tolist())
+    for first in range(0, len(results), buffer):
+        touched = set((results[first : first + buffer] // 16).tolist())
         assert len(touched) <= buffer // least + 2
 
 
@@ -104,10 +104,10 @@ def test_windows_and_rows_are_in_another_order_each_epoch() -> None:
 def test_no_step_passes_its_budget(graphs: Columns, key: str) -> None:
     sizes = graphs.num_nodes() if key == "batch_atoms" else graphs.num_edges()
     largest = int(sizes[:16].max())
-    found = order(graphs, **{key: 2 * largest})
+    result = order(graphs, **{key: 2 * largest})
     for epoch in range(20):
-        steps = found.steps(epoch)
-        assert len(steps) == found.steps_per_epoch
+        steps = result.steps(epoch)
+        assert len(steps) == result.steps_per_epoch
         assert sorted(np.concatenate(steps).tolist()) == list(range(16))
         loads = [int(sizes[step].sum()) for step in steps]
         assert min(map(len, steps)) > 0
@@ -127,10 +127,12 @@ def test_budgets_leave_no_step_empty(sizes: list[int], spare: int, seed: int) ->
     largest = max(1, int(table.max()))
     budget = 2 * largest + spare
     steps = max(1, -(-int(table.sum()) // (budget - largest)))
-    found = BatchSampler((np.arange(len(table)),), None, seed, steps, None, sizes=table).steps(0)
-    assert len(found) == steps
-    assert all(len(step) and table[step].sum() <= budget for step in found)
-    assert sorted(np.concatenate(found).tolist()) == list(range(len(table)))
+    steps_of_epoch = BatchSampler(
+        (np.arange(len(table)),), None, seed, steps, None, sizes=table
+    ).steps(0)
+    assert len(steps_of_epoch) == steps
+    assert all(len(step) and table[step].sum() <= budget for step in steps_of_epoch)
+    assert sorted(np.concatenate(steps_of_epoch).tolist()) == list(range(len(table)))
 
 
 def test_a_large_graph_may_reach_over_a_whole_step() -> None:
@@ -151,11 +153,11 @@ def test_without_ratios_several_sets_are_one() -> None:
 
 
 def test_the_largest_set_is_seen_once_and_ratios_hold_in_every_step() -> None:
-    found = mixed([3.0, 1.0], [60, 500], global_batch=40)
+    result = mixed([3.0, 1.0], [60, 500], global_batch=40)
     # 500 of the second are a quarter, so 1,500 of the first are drawn: 25 passes.
-    assert found.draws == (1500, 500)
-    assert found.steps_per_epoch == 50
-    steps = found.steps(0)
+    assert result.draws == (1500, 500)
+    assert result.steps_per_epoch == 50
+    steps = result.steps(0)
     every = np.concatenate(steps)
     assert sorted(every[every >= 60].tolist()) == list(range(60, 560))
     assert np.bincount(every[every < 60]).tolist() == [25] * 60
@@ -163,49 +165,49 @@ def test_the_largest_set_is_seen_once_and_ratios_hold_in_every_step() -> None:
         assert abs(int((step < 60).sum()) - 30) <= 1
 
 
-def drawn_of(found: BatchSampler, epochs: int) -> list[np.ndarray]:
+def drawn_of(sampler: BatchSampler, epochs: int) -> list[np.ndarray]:
     """Give what is drawn from the first four graphs, in the order of the draws."""
-    every = [np.concatenate(found.steps(epoch)) for epoch in range(epochs)]
+    every = [np.concatenate(sampler.steps(epoch)) for epoch in range(epochs)]
     return [rows[rows < 4] for rows in every]
 
 
 def test_passes_go_on_from_epoch_to_epoch() -> None:
     # 10 draws an epoch from 4 graphs: after 2 epochs each was drawn 5 times.
-    found = mixed([1.0, 1.0], [4, 10], global_batch=5)
-    drawn = np.concatenate([np.concatenate(found.steps(epoch)) for epoch in (0, 1)])
+    result = mixed([1.0, 1.0], [4, 10], global_batch=5)
+    drawn = np.concatenate([np.concatenate(result.steps(epoch)) for epoch in (0, 1)])
     assert np.bincount(drawn[drawn < 4]).tolist() == [5, 5, 5, 5]
-    passes = np.split(np.concatenate(drawn_of(found, 20))[:40], 10)
+    passes = np.split(np.concatenate(drawn_of(result, 20))[:40], 10)
     assert len({tuple(one.tolist()) for one in passes}) > 1, "each pass is shuffled anew"
     assert all(sorted(one.tolist()) == [0, 1, 2, 3] for one in passes)
     # What epoch 1 draws does not depend on whether epoch 0 was computed before.
     again = mixed([1.0, 1.0], [4, 10], global_batch=5).steps(1)
-    assert [step.tolist() for step in again] == [step.tolist() for step in found.steps(1)]
+    assert [step.tolist() for step in again] == [step.tolist() for step in result.steps(1)]
 
 
 @pytest.mark.parametrize(
     ("ratios", "draws"), [([None, None], (27, 13)), ([1.0, 1.0], (20, 20)), ([2.0, 1.0], (27, 13))]
 )
 def test_an_epoch_may_be_a_number_of_steps(ratios: list[float | None], draws: tuple[int]) -> None:
-    found = mixed(ratios, [20, 10], global_batch=8, steps_per_epoch=5)
-    assert found.draws == draws
-    assert [len(step) for step in found.steps(3)] == [8] * 5
+    result = mixed(ratios, [20, 10], global_batch=8, steps_per_epoch=5)
+    assert result.draws == draws
+    assert [len(step) for step in result.steps(3)] == [8] * 5
 
 
 def test_one_set_may_have_short_epochs(graphs: Columns) -> None:
-    found = order(graphs, global_batch=4, steps_per_epoch=2)
-    drawn = np.concatenate([np.concatenate(found.steps(epoch)) for epoch in range(4)])
+    result = order(graphs, global_batch=4, steps_per_epoch=2)
+    drawn = np.concatenate([np.concatenate(result.steps(epoch)) for epoch in range(4)])
     assert np.bincount(drawn).tolist() == [2] * 16
-    assert replace(found, seed=4).steps(0)[0].tolist() != found.steps(0)[0].tolist()
+    assert replace(result, seed=4).steps(0)[0].tolist() != result.steps(0)[0].tolist()
 
 
 @settings(max_examples=60, deadline=None)
 @given(costs=st.lists(st.integers(1, 1000), max_size=40), world=st.integers(1, 9))
 def test_shares_are_a_partition_and_balanced(costs: list[int], world: int) -> None:
-    found = balance_load(costs, world)
-    assert len(found) == world
-    assert sorted(np.concatenate(found).tolist()) == list(range(len(costs)))
+    results = balance_load(costs, world)
+    assert len(results) == world
+    assert sorted(np.concatenate(results).tolist()) == list(range(len(costs)))
     if costs:
-        loads = [sum(costs[position] for position in share) for share in found]
+        loads = [sum(costs[position] for position in share) for share in results]
         # Graham (1966): when the largest load grew last, its rank had the least of all.
         assert max(loads) <= sum(costs) / world + (1 - 1 / world) * max(costs) + 1e-9
 
@@ -277,9 +279,9 @@ def test_every_data_set_gives_its_share() -> None:
     ends = np.cumsum([30, 10])
     every = Everything(40)
     training = TrainConfig(global_batch=8, train_share=0.5)
-    found = BatchSampler.of(every, training, 1, [None, None], ends.tolist())
-    assert [len(rows) for rows in found.sets] == [15, 5]
-    assert found.draws == (30, 10)
-    drawn = np.concatenate(found.steps(0))
+    result = BatchSampler.of(every, training, 1, [None, None], ends.tolist())
+    assert [len(rows) for rows in result.sets] == [15, 5]
+    assert result.draws == (30, 10)
+    drawn = np.concatenate(result.steps(0))
     assert len(drawn) == 40
-    assert set(drawn.tolist()) == set(np.concatenate(found.sets).tolist())
+    assert set(drawn.tolist()) == set(np.concatenate(result.sets).tolist())

@@ -41,8 +41,8 @@ def test_a_card_names_itself_and_its_origin(name: str) -> None:
 def test_the_public_files_are_those_of_the_cards(name: str, data_root: Path) -> None:
     card = load_config(CARDS[name], CardConfig)
     for file in card.files:
-        found = find_file(file.path, CARDS[name], {"HYDRAGNN_HPO_DATA": str(data_root)})
-        assert hash_file(found) == file.sha256
+        path = find_file(file.path, CARDS[name], {"HYDRAGNN_HPO_DATA": str(data_root)})
+        assert hash_file(path) == file.sha256
 
 
 @pytest.mark.data
@@ -161,8 +161,8 @@ def test_a_published_error_is_compared_in_the_internal_unit():
     one = {"mae": 30.0, "by": "a", "source": "x"}
     gaps = TargetConfig(level="graph", unit="meV", published=(one,))
     other = TargetConfig(level="graph", unit="eV", published=({**one, "mae": 0.04, "by": "b"},))
-    found = find_published([other, gaps])  # 30 meV are less than .04 eV
-    assert found is not None
-    assert (found.by, round(found.mae, 9)) == ("a", 0.03)
+    result = find_published([other, gaps])  # 30 meV are less than .04 eV
+    assert result is not None
+    assert (result.by, round(result.mae, 9)) == ("a", 0.03)
     total = TargetConfig(level="graph", unit="eV", per_atom=True, published=(one,))
     assert find_published([total]) is None

@@ -21,12 +21,12 @@ def assert_as_ase(line: str) -> None:
         with pytest.raises(type(error)):
             parse_comment(line)
         return
-    found = parse_comment(line)
-    assert list(found) == list(expected)
+    results = parse_comment(line)
+    assert list(results) == list(expected)
     for key, value in expected.items():
-        assert type(found[key]) is type(value), (line, key)
-        assert getattr(found[key], "dtype", None) == getattr(value, "dtype", None), (line, key)
-        np.testing.assert_array_equal(found[key], value)
+        assert type(results[key]) is type(value), (line, key)
+        assert getattr(results[key], "dtype", None) == getattr(value, "dtype", None), (line, key)
+        np.testing.assert_array_equal(results[key], value)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def test_it_gives_what_ase_gives_for_anything(parts: list[tuple[str, str, bool]]
 
 def test_plain_lines_need_no_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(extxyz, "key_val_str_to_dict")
-    found = parse_comment(f'{LATTICE} Properties=species:S:1:pos:R:3 gap=0.5 id=mp-1 pbc="T T T"')
-    assert found["Lattice"].T[1].tolist() == [0.0, 3.9, 0.1]
-    assert (found["gap"], found["id"], found["pbc"]) == (0.5, "mp-1", [True] * 3)
+    result = parse_comment(f'{LATTICE} Properties=species:S:1:pos:R:3 gap=0.5 id=mp-1 pbc="T T T"')
+    assert result["Lattice"].T[1].tolist() == [0.0, 3.9, 0.1]
+    assert (result["gap"], result["id"], result["pbc"]) == (0.5, "mp-1", [True] * 3)

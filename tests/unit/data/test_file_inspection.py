@@ -48,9 +48,9 @@ def test_every_format_becomes_a_card_that_can_be_built(name, tmp_path):
     path = tmp_path / "made.toml"
     path.write_text(render_card(seen, tmp_path))
     plan = make_plan(path, None, 64)
-    found = [graph for piece in plan.pieces for _, graph in read_piece(plan.card, piece)]
-    assert len(found) == 5
-    assert all(isinstance(graph, Graph) for graph in found)
+    results = [graph for piece in plan.pieces for _, graph in read_piece(plan.card, piece)]
+    assert len(results) == 5
+    assert all(isinstance(graph, Graph) for graph in results)
 
 
 def frames(count=12, **info):
@@ -74,7 +74,9 @@ def test_files_of_a_folder_that_hold_no_structure_are_left_out(tmp_path):
     (tmp_path / "results.csv").write_text("step,value\n1,2\n3,4\n")
     seen = inspect_files([tmp_path])
     assert [one.path.name for one in seen.files] == ["a.extxyz"]
-    assert any("2 files are left out" in said and "results.csv" in said for said in seen.warnings)
+    assert any(
+        "2 files are left out" in message and "results.csv" in message for message in seen.warnings
+    )
     assert [entry.path for entry in card_of(seen, tmp_path).files] == ["a.extxyz"]
     named = inspect_files([tmp_path / "a.extxyz", tmp_path / "notes.txt"])
     assert [one.path.name for one in named.files] == ["a.extxyz", "notes.txt"]
@@ -122,7 +124,7 @@ def test_a_huge_molecule_is_counted_and_its_neighbours_are_not(tmp_path, monkeyp
     assert seen.geometry.tried == 6
 
 
-def test_texts_are_said_to_be_no_targets(tmp_path):
+def test_texts_are_reported_to_be_no_targets(tmp_path):
     structures = frames(8)
     for number, atoms in enumerate(structures):
         atoms.info |= {"solvent": "water" if number % 2 else "octanol", "name": f"m{number}"}
@@ -139,7 +141,7 @@ def test_texts_are_said_to_be_no_targets(tmp_path):
         ({"solvent": "water"}, "what there is: .*solvent is text"),
     ],
 )
-def test_nothing_to_learn_is_said_with_what_there_is(info, says, tmp_path):
+def test_nothing_to_learn_is_reported_with_what_there_is(info, says, tmp_path):
     bare = [molecule("CH4") for _ in range(6)]
     for atoms in bare:
         atoms.info |= info
@@ -157,7 +159,7 @@ def test_attributes_of_alike_names_stay_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "pattern"),
     [
         ("torn.xyz", b"3\n\nH 0 0 0\n", "the file ends within its 3 atoms"),
         ("noise.xyz", bytes(range(256)) * 9, "is not a text file"),
@@ -168,10 +170,10 @@ def test_attributes_of_alike_names_stay_apart(tmp_path):
         ("list.json", b"[1, 2]", "is neither a list of records"),
     ],
 )
-def test_what_cannot_be_read_is_one_sentence(name, content, said, tmp_path):
+def test_what_cannot_be_read_is_one_sentence(name, content, pattern, tmp_path):
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=pattern) as caught:
         inspect_files([path])
     assert "\n" not in str(caught.value)
 
@@ -181,15 +183,15 @@ def test_too_few_structures_are_refused_and_few_are_warned_of(tmp_path):
         with pytest.raises(DataError, match=f"holds {count} usable structures; five splits"):
             inspect_structures(tmp_path, frames(count))
     warnings = inspect_structures(tmp_path, frames(7)).warnings
-    assert any("7 structures are few" in said for said in warnings)
+    assert any("7 structures are few" in message for message in warnings)
 
 
-def test_a_torn_file_is_looked_at_and_said_to_be_torn(tmp_path):
+def test_a_torn_file_is_looked_at_and_reported_to_be_torn(tmp_path):
     write(tmp_path / "torn.extxyz", frames(10))
     text = (tmp_path / "torn.extxyz").read_text()
     (tmp_path / "torn.extxyz").write_text(text[:-60])
     seen = inspect_files([tmp_path / "torn.extxyz"])
-    assert any("cannot be read to its end" in said for said in seen.warnings)
+    assert any("cannot be read to its end" in message for message in seen.warnings)
 
 
 def test_a_missing_path_and_a_store_of_ours(tmp_path):
@@ -244,12 +246,12 @@ def test_what_the_store_will_hold_is_counted_with_reasons(tmp_path):
     write(tmp_path / "a.extxyz", structures)
     seen = inspect_files([tmp_path / "a.extxyz"])
     assert count_structures(seen) == "400 structures (all read, 396 usable, 4 set aside)"
-    (said,) = (w for w in seen.warnings if "4 of 400 structures are set aside" in w)
-    assert "2 as:" in said
-    assert "1 as:" in said
-    assert "at one place" in said
-    assert "'gap' = inf" in said
-    assert "The store leaves them out" in said
+    (message,) = (w for w in seen.warnings if "4 of 400 structures are set aside" in w)
+    assert "2 as:" in message
+    assert "1 as:" in message
+    assert "at one place" in message
+    assert "'gap' = inf" in message
+    assert "The store leaves them out" in message
     path = tmp_path / "made.toml"
     path.write_text(render_card(seen, tmp_path))
     plan = make_plan(path, None, 500)
@@ -260,12 +262,12 @@ def test_what_the_store_will_hold_is_counted_with_reasons(tmp_path):
     )
 
 
-def test_too_many_bad_structures_are_said_to_end_the_build(tmp_path):
+def test_too_many_bad_structures_are_reported_to_end_the_build(tmp_path):
     structures = frames(20)
     for atoms in structures[:2]:
         atoms.positions[1] = atoms.positions[0]
     warnings = inspect_structures(tmp_path, structures).warnings
-    assert any("A build refuses more than 1 %" in said for said in warnings), warnings
+    assert any("A build refuses more than 1 %" in message for message in warnings), warnings
     for atoms in structures[:16]:
         atoms.positions[1] = atoms.positions[0]
     with pytest.raises(DataError, match="holds 4 usable .* at one place"):
@@ -302,8 +304,8 @@ def test_lengths_in_bohr_are_noticed():
     assert not summarize_geometry(angstrom, names).warnings
     for atoms in angstrom:
         atoms.positions /= 0.529177
-    (said,) = summarize_geometry(angstrom, names).warnings
-    assert "are positions in bohr?" in said
+    (message,) = summarize_geometry(angstrom, names).warnings
+    assert "are positions in bohr?" in message
 
 
 def test_a_published_split_is_kept(tmp_path):

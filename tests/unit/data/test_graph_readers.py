@@ -56,13 +56,13 @@ def read(path: Path, start: int = 0, stop: int | None = None, **more: object) ->
 def test_a_file_of_hydragnn_gives_its_graphs(bp: Path) -> None:
     source = Source(bp)
     assert reader_of(source, None).count(source) == 5
-    found = read(bp)
+    results = read(bp)
     labels = ["trainset@0", "trainset@1", "trainset@2", "valset@0", "testset@0"]
-    assert [name for name, _ in found] == [f"old.bp:{label}" for label in labels]
-    splits = [atoms.info["split"] for _, atoms in found]
+    assert [name for name, _ in results] == [f"old.bp:{label}" for label in labels]
+    splits = [atoms.info["split"] for _, atoms in results]
     assert splits == ["train", "train", "train", "val", "test"]
     truths = [WATER, SALT, WATER, WATER, SALT]
-    for (_, atoms), truth in zip(found, truths, strict=True):
+    for (_, atoms), truth in zip(results, truths, strict=True):
         assert atoms.numbers.tolist() == truth["x"][:, 0].tolist()
         np.testing.assert_array_equal(atoms.positions, truth["pos"])
         np.testing.assert_array_equal(atoms.cell.array, truth["cell"])
@@ -100,10 +100,10 @@ def test_another_adios_file_is_refused(tmp_path: Path) -> None:
 def test_a_bad_graph_does_not_stop_the_others(tmp_path: Path) -> None:
     bad = {**SALT, "x": np.array([[0.5, 1, 1], [17, 2, -1]])}
     write_as_hydragnn(tmp_path / "b.bp", {"trainset": [WATER, bad, SALT]})
-    found = read(tmp_path / "b.bp")
-    assert isinstance(found[1][1], DataError)
-    assert "structure 1 of trainset: the first column of 'x' does not hold" in str(found[1][1])
-    assert [len(atoms) for _, atoms in (found[0], found[2])] == [3, 2]
+    result = read(tmp_path / "b.bp")
+    assert isinstance(result[1][1], DataError)
+    assert "structure 1 of trainset: the first column of 'x' does not hold" in str(result[1][1])
+    assert [len(atoms) for _, atoms in (result[0], result[2])] == [3, 2]
 
 
 def data(**changes: object) -> Data:
@@ -163,14 +163,14 @@ def test_smiles_become_molecules(tmp_path: Path) -> None:
     (tmp_path / "m.smi").write_text("CCO ethanol\nc1ccccc1\n[NH4+] ammonium\n[CH3] methyl\n")
     source = Source(tmp_path / "m.smi")
     assert reader_of(source, None).count(source) == 4
-    found = dict(read(tmp_path / "m.smi"))
-    assert list(found) == ["ethanol", "m.smi@1", "ammonium", "methyl"]
-    formulas = [atoms.get_chemical_formula() for atoms in found.values()]
+    results = dict(read(tmp_path / "m.smi"))
+    assert list(results) == ["ethanol", "m.smi@1", "ammonium", "methyl"]
+    formulas = [atoms.get_chemical_formula() for atoms in results.values()]
     assert formulas == ["C2H6O", "C6H6", "H4N", "CH3"]
-    assert [atoms.info["charge"] for atoms in found.values()] == [0, 0, 1, 0]
-    assert [atoms.info["spin"] for atoms in found.values()] == [0, 0, 0, 1]
+    assert [atoms.info["charge"] for atoms in results.values()] == [0, 0, 1, 0]
+    assert [atoms.info["spin"] for atoms in results.values()] == [0, 0, 0, 1]
     # Benzene: six C-C of about 1.39, six C-H of about 1.08 angstrom, planar.
-    benzene = found["m.smi@1"]
+    benzene = results["m.smi@1"]
     distances = benzene.get_all_distances()[:6, :6]
     nearest = np.sort(distances, axis=1)[:, 1:3]
     np.testing.assert_allclose(nearest, 1.39, atol=0.03)
@@ -215,9 +215,9 @@ def test_a_bad_graph_leaves_the_others_alone(values: dict, tmp_path: Path) -> No
     bad = Data(**{name: torch.tensor(np.array(value)) for name, value in values.items()})
     good = Data(z=torch.tensor([1]), pos=torch.zeros(1, 3))
     torch.save([good, bad, good], tmp_path / "list.pt")
-    found = read(tmp_path / "list.pt")
-    assert [isinstance(item, DataError) for _, item in found] == [False, True, False]
-    assert f"{tmp_path}/list.pt: structure 1" in str(found[1][1])
+    results = read(tmp_path / "list.pt")
+    assert [isinstance(item, DataError) for _, item in results] == [False, True, False]
+    assert f"{tmp_path}/list.pt: structure 1" in str(results[1][1])
 
 
 def test_a_file_of_pyg_is_loaded_once_for_all_its_pieces(tmp_path: Path, monkeypatch) -> None:
@@ -233,11 +233,11 @@ def test_a_table_of_smiles_loses_no_row_in_silence(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("smiles,logp\nCO,0.5\nO,1,2\nnonsense(,\nC,1.5\n")
     source = Source(table)
-    found = [item for _, item in reader_of(source, "smiles").read(source, 0, None)]
-    assert [isinstance(item, DataError) for item in found] == [False, True, True, False]
-    assert "t.csv: structure 1 has 3 columns instead of 2" in str(found[1])
-    assert "structure 2 (nonsense() is no valid SMILES" in str(found[2])
-    assert (found[0].info["logp"], found[3].info["logp"]) == (0.5, 1.5)
+    results = [item for _, item in reader_of(source, "smiles").read(source, 0, None)]
+    assert [isinstance(item, DataError) for item in results] == [False, True, True, False]
+    assert "t.csv: structure 1 has 3 columns instead of 2" in str(results[1])
+    assert "structure 2 (nonsense() is no valid SMILES" in str(results[2])
+    assert (results[0].info["logp"], results[3].info["logp"]) == (0.5, 1.5)
     wrong = Source(table, structure_column="smile")
     with pytest.raises(ConfigError, match="unknown column 'smile'. Did you mean 'smiles'"):
         list(reader_of(source, "smiles").read(wrong, 0, None))

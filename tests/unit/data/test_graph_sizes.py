@@ -77,11 +77,11 @@ def test_edge_lengths_are_those_of_the_vectors(columns: Columns) -> None:
 
 
 def test_bytes_are_those_of_the_columns(columns: Columns) -> None:
-    found = bytes_per_graph(columns)
-    assert found.sum() == sum(array.nbytes for array in arrays_of(columns).values())
+    result = bytes_per_graph(columns)
+    assert result.sum() == sum(array.nbytes for array in arrays_of(columns).values())
     for row in (0, 4):
         one = columns.take(np.array([row]))
-        assert found[row] == sum(array.nbytes for array in arrays_of(one).values())
+        assert result[row] == sum(array.nbytes for array in arrays_of(one).values())
 
 
 def test_very_many_neighbours_share_the_last_entry(columns: Columns) -> None:
@@ -106,5 +106,5 @@ def test_very_many_neighbours_share_the_last_entry(columns: Columns) -> None:
     ids=["equal", "few", "tens", "as many as bins", "one more", "doubling"],
 )
 def test_bins_are_round(values: list[int], edges: list[int], counts: list[int]) -> None:
-    found = histogram(*np.unique(values, return_counts=True))
-    assert found == {"edges": edges, "counts": counts}
+    actual = histogram(*np.unique(values, return_counts=True))
+    assert actual == {"edges": edges, "counts": counts}

@@ -124,8 +124,8 @@ def test_shared_targets_are_described_as_if_built_together(columns: Columns) -> 
     whole = built(columns, "x", *keys).stats["targets"]
     halves = [columns.take(np.arange(10)), columns.take(np.arange(10, 18))]
     sets = [built(half, "x", *keys) for half in halves]
-    found = Mixture(sets, [PLAIN, PLAIN], keys).stats["targets"]
-    assert_alike(found, whole, rel=1e-9)
+    actual = Mixture(sets, [PLAIN, PLAIN], keys).stats["targets"]
+    assert_alike(actual, whole, rel=1e-9)
 
 
 def test_shared_tensors_have_the_spread_about_their_common_mean(columns: Columns) -> None:
@@ -203,8 +203,8 @@ def test_cards_speak_of_their_targets_in_our_units() -> None:
         values = {"level": "graph", "unit": unit, **more}
         return CardConfig(name="x", files=[{"path": "x"}], targets={"e": values})
 
-    said = [targets_of(card("kcal/mol")), targets_of(card("eV"))]
-    assert unite_targets(said, [PLAIN, PLAIN], ["e"])["e"]["unit"] == "eV"
+    targets = [targets_of(card("kcal/mol")), targets_of(card("eV"))]
+    assert unite_targets(targets, [PLAIN, PLAIN], ["e"])["e"]["unit"] == "eV"
     assert targets_of(card("eV", per_atom=True))["e"]["unit"] == "eV/atom"
 
 
@@ -212,9 +212,11 @@ def test_degrees_are_known_at_every_cutoff_of_a_mixture(sets: list[Columns]) -> 
     """Sets whose cutoffs have no number in common: 2.5 stands between, as the cube."""
     first = {**sets[0].stats, "cutoff": 4.0, "degree": {"3.0": 8.0, "4.0": 16.0}}
     second = {**sets[1].stats, "cutoff": 2.5, "degree": {"2.5": 2.0}}
-    found = unite_stats([first, second], [PLAIN, PLAIN], ["charge"])["degree"]
+    actual = unite_stats([first, second], [PLAIN, PLAIN], ["charge"])["degree"]
     nodes = [one["nodes"]["total"] for one in (first, second)]
-    assert found == {"2.5": pytest.approx(np.average([8.0 * (2.5 / 3.0) ** 3, 2.0], weights=nodes))}
+    assert actual == {
+        "2.5": pytest.approx(np.average([8.0 * (2.5 / 3.0) ** 3, 2.0], weights=nodes))
+    }
 
 
 TARGET = {"level": "graph", "shape": "scalar", "unit": "eV", "energy": "total"}
@@ -237,5 +239,5 @@ def test_nothing_is_mixed_by_accident(second: dict, shared: list[str], says: str
 
 def test_derivatives_follow_their_energy() -> None:
     force = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "e"}
-    found = unite_targets([{"e": TARGET, "f": force}], [MixedConfig(prefix="x_")])
-    assert found["x_f"]["derived_from"] == "x_e"
+    result = unite_targets([{"e": TARGET, "f": force}], [MixedConfig(prefix="x_")])
+    assert result["x_f"]["derived_from"] == "x_e"

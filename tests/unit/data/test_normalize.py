@@ -152,14 +152,14 @@ def test_numbers_of_elements_are_least_squares_with_a_pull(target, noise):
     centre = design.mean(axis=0) if target.energy == "total" else 0.0
     pulled = np.vstack((design - centre, np.sqrt(RIDGE) * np.eye(4)))
     expected, *_ = np.linalg.lstsq(pulled, np.concatenate((values, np.zeros(4))), rcond=None)
-    found = fit_element_baseline(columns, "x", target, MEAN)
-    np.testing.assert_allclose([found["by_number"][z] for z in PLANTED], expected, rtol=1e-9)
+    result = fit_element_baseline(columns, "x", target, MEAN)
+    np.testing.assert_allclose([result["by_number"][z] for z in PLANTED], expected, rtol=1e-9)
     after = values - design @ expected
-    assert found["std"] == pytest.approx(after.std(), rel=1e-9)
-    assert found["mean"] == pytest.approx(MEAN + after.mean(), rel=1e-9)
-    assert found["std"] < 0.05 * values.std() or noise, "the elements explain everything"
-    assert len(found["by_number"]) == 119
-    assert [v for z, v in enumerate(found["by_number"]) if z not in PLANTED] == [0.0] * 115
+    assert result["std"] == pytest.approx(after.std(), rel=1e-9)
+    assert result["mean"] == pytest.approx(MEAN + after.mean(), rel=1e-9)
+    assert result["std"] < 0.05 * values.std() or noise, "the elements explain everything"
+    assert len(result["by_number"]) == 119
+    assert [v for z, v in enumerate(result["by_number"]) if z not in PLANTED] == [0.0] * 115
 
 
 @pytest.mark.parametrize("target", [TOTAL, PER_ATOM, NODE])
@@ -172,17 +172,17 @@ def test_only_known_rows_of_train_matter(target):
     columns.targets["x"][columns.split[graph] != 0] = 1e6
     columns.targets["x"][graph == train[2]] = np.nan
     columns.masks["x"][graph == train[2]] = False
-    found = fit_element_baseline(columns, "x", target, MEAN)
-    np.testing.assert_allclose(found["by_number"], alone["by_number"], rtol=1e-12)
-    assert (found["mean"], found["std"]) == pytest.approx((alone["mean"], alone["std"]))
+    result = fit_element_baseline(columns, "x", target, MEAN)
+    np.testing.assert_allclose(result["by_number"], alone["by_number"], rtol=1e-12)
+    assert (result["mean"], result["std"]) == pytest.approx((alone["mean"], alone["std"]))
 
 
 def test_one_composition_alone_needs_no_numbers():
     same = planted(TOTAL, count=20, sizes=(5, 6))
     same.numbers[:] = 6
-    found = fit_element_baseline(same, "x", TOTAL, train_mean(same, TOTAL))
-    assert found["by_number"] == [0.0] * 119
-    assert found["mean"] == pytest.approx(train_mean(same, TOTAL))
+    result = fit_element_baseline(same, "x", TOTAL, train_mean(same, TOTAL))
+    assert result["by_number"] == [0.0] * 119
+    assert result["mean"] == pytest.approx(train_mean(same, TOTAL))
 
 
 def test_each_value_of_a_spectrum_is_centred(divided: Columns) -> None:

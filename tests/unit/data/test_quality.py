@@ -114,10 +114,10 @@ def test_a_turned_renumbered_copy_is_found(
     structures.append(copy_of(structures[row], rotation, 5))
     report = checked(structures)
     assert not report["serious"], "both are in train"
-    found = report["duplicates"]
-    assert [one["rows"] for one in found["rows"]] == [[row, 40]]
-    assert (found["groups"], found["structures"], found["exact_groups"]) == (1, 2, 1)
-    assert found["rows"][0]["distance"] < 1e-5
+    result = report["duplicates"]
+    assert [one["rows"] for one in result["rows"]] == [[row, 40]]
+    assert (result["groups"], result["structures"], result["exact_groups"]) == (1, 2, 1)
+    assert result["rows"][0]["distance"] < 1e-5
 
 
 def test_a_supercell_is_its_cell(checked: Callable[..., Any], rotation: np.ndarray) -> None:
@@ -214,7 +214,7 @@ def test_many_of_one_composition_are_sorted_like_few(monkeypatch: pytest.MonkeyP
     points = points.astype(np.float32)
     offset = np.arange(count + 1) * width
     keys = np.ones(count, dtype=np.uint64)
-    found = find_twins(Signatures(np.arange(count), keys, points.reshape(-1), offset), 0.01)
+    results = find_twins(Signatures(np.arange(count), keys, points.reshape(-1), offset), 0.01)
 
     slow: list[set[int]] = []
     for row in range(count):
@@ -222,7 +222,7 @@ def test_many_of_one_composition_are_sorted_like_few(monkeypatch: pytest.MonkeyP
         joined = [group for group in slow if group & near]
         slow = [group for group in slow if not group & near] + [near.union(*joined)]
     expected = sorted(sorted(group) for group in slow if len(group) > 1)
-    assert [twins.rows.tolist() for twins in found] == expected
+    assert [twins.rows.tolist() for twins in results] == expected
     assert len(expected) == FEW
 
 
@@ -235,7 +235,7 @@ def test_leaks_are_found_and_counted(checked: Callable[..., Any], rotation: np.n
         structures[-1].positions[0] += 0.002
     report = checked(structures)
     splits = report["leakage"]["splits"]
-    assert {name: found["twins"] for name, found in splits.items()} == {
+    assert {name: result["twins"] for name, result in splits.items()} == {
         "val": 1, "sel": 0, "cal": 1, "test": 1,
     }  # fmt: skip
     pairs = [(p["row"], p["train_row"], p["split"]) for p in report["leakage"]["twins"]]
@@ -262,13 +262,13 @@ def test_outliers_are_found(checked: Callable[..., Any]) -> None:
     structures[9].info["gap"] = 40.0
     structures[12].arrays["charge"][2] += 3.0
     structures[14].arrays["push"][0] = [200.0, 0.0, 0.0]
-    found = checked(structures)["outliers"]
-    rows = {name: [row["row"] for row in one["rows"]] for name, one in found.items()}
+    result = checked(structures)["outliers"]
+    rows = {name: [row["row"] for row in one["rows"]] for name, one in result.items()}
     assert rows == {"energy": [5], "gap": [9], "charge": [12], "push": [14]}
     # Copper alone has -32 eV in eight atoms: what elements explain is taken away before.
-    assert found["energy"]["scale"] == pytest.approx(0.01, rel=0.4)
-    assert found["charge"]["rows"][0]["atom"] == 3
-    assert found["push"]["rows"][0]["value"] == 200.0
+    assert result["energy"]["scale"] == pytest.approx(0.01, rel=0.4)
+    assert result["charge"]["rows"][0]["atom"] == 3
+    assert result["push"]["rows"][0]["value"] == 200.0
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,12 @@ def test_twins_with_other_labels_contradict(
     structures[40].info["gap"] += 3.0
     structures[41].info["energy"] += 1.0 * len(structures[41])
     structures[42].arrays["charge"][0] += 1.0
-    found = {one["target"]: one for one in checked(structures)["conflicts"]}
-    assert {name: one["rows"] for name, one in found.items()} == {
+    result = {one["target"]: one for one in checked(structures)["conflicts"]}
+    assert {name: one["rows"] for name, one in result.items()} == {
         "gap": [0, 40], "energy": [1, 41], "charge": [2, 42],
     }  # fmt: skip
-    assert found["gap"]["difference"] == pytest.approx(3.0)
-    assert (found["energy"]["difference"], found["energy"]["unit"]) == (
+    assert result["gap"]["difference"] == pytest.approx(3.0)
+    assert (result["energy"]["difference"], result["energy"]["unit"]) == (
         pytest.approx(1.0), "eV/atom",
     )  # fmt: skip
 
@@ -328,13 +328,13 @@ def methylenes(**more: Any) -> list[Atoms]:
 def test_close_geometries_with_labels_far_apart_are_named_once(
     checked: Callable[..., Any],
 ) -> None:
-    (found,) = checked(methylenes(), group="kind")["near_twins"]
-    assert (found["target"], found["rows"], found["formula"]) == ("gap", [5, 11], "H2C")
-    assert found["splits"] == ["train", "test"]
-    assert found["difference"] == pytest.approx(12.04 - 1.07)
+    (result,) = checked(methylenes(), group="kind")["near_twins"]
+    assert (result["target"], result["rows"], result["formula"]) == ("gap", [5, 11], "H2C")
+    assert result["splits"] == ["train", "test"]
+    assert result["difference"] == pytest.approx(12.04 - 1.07)
     # Of both kinds the closest pair, at 107 and 127 degrees.
     sines = [math.sin(math.radians(half)) for half in (53.5, 63.5)]
-    assert found["distance"] == pytest.approx(2.2 * (sines[1] - sines[0]), abs=1e-4)
+    assert result["distance"] == pytest.approx(2.2 * (sines[1] - sines[0]), abs=1e-4)
 
 
 def test_an_attribute_tells_near_twins_apart(checked: Callable[..., Any]) -> None:
@@ -364,14 +364,14 @@ def test_close_and_lone_atoms_are_named(checked: Callable[..., Any]) -> None:
     close = Atoms("CCO", [[0, 0, 0], [0.5, 0, 0], [2.0, 0, 0]])
     lone = Atoms("CCO", [[0, 0, 0], [1.3, 0, 0], [30, 0, 0]])
     structures += [label(a, random) for a in (close, lone, Atoms("Cu"))]
-    found = checked(structures)["geometry"]
-    (near,) = found["close"]
+    result = checked(structures)["geometry"]
+    (near,) = result["close"]
     assert (near["row"], near["atoms"], near["elements"]) == (40, [1, 2], ["C", "C"])
     assert near["distance"] == pytest.approx(0.5)
     assert near["ratio"] == pytest.approx(0.5 / 1.52)
-    assert [(one["row"], one["atoms"]) for one in found["isolated"]] == [(41, 1)]
-    assert [one["row"] for one in found["bare"]] == [42]
-    assert (found["shortest"]["row"], found["shortest"]["distance"]) == (40, pytest.approx(0.5))
+    assert [(one["row"], one["atoms"]) for one in result["isolated"]] == [(41, 1)]
+    assert [one["row"] for one in result["bare"]] == [42]
+    assert (result["shortest"]["row"], result["shortest"]["distance"]) == (40, pytest.approx(0.5))
 
 
 def test_missing_values_are_left_out(checked: Callable[..., Any]) -> None:
@@ -393,11 +393,11 @@ def test_damage_is_reported_and_nothing_else(
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    found = check_store(tmp_path / "planted.bp")
-    assert found.serious
-    (sentence,) = found.report["damage"]
+    result = check_store(tmp_path / "planted.bp")
+    assert result.serious
+    (sentence,) = result.report["damage"]
     assert "data.0: was altered" in sentence
-    assert "duplicates" not in found.report
+    assert "duplicates" not in result.report
 
 
 def test_twins_of_one_size_are_compared_whatever_the_first_one_is(
@@ -410,6 +410,6 @@ def test_twins_of_one_size_are_compared_whatever_the_first_one_is(
     for atoms, gap in zip(structures[40:], (0.1, 0.1, 90.0), strict=True):
         atoms.info["gap"] = gap
         atoms.arrays["charge"] = np.full(len(atoms), gap)
-    found = {one["target"]: one["rows"] for one in checked(structures)["conflicts"]}
-    assert found["gap"] == [41, 42]
-    assert found["charge"] == [41, 42]
+    result = {one["target"]: one["rows"] for one in checked(structures)["conflicts"]}
+    assert result["gap"] == [41, 42]
+    assert result["charge"] == [41, 42]

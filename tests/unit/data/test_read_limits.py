@@ -74,8 +74,8 @@ def test_a_small_file_that_unpacks_to_a_vast_one(form: str, tmp_path: Path) -> N
             stream.write((b" " * 999 + b"\n") * 2**10)
     # A process of its own: one that ran other tests may hold this much memory in reserve.
     done = subprocess.run([sys.executable, "-c", READ, file], capture_output=True, text=True)
-    said = f"a.{form}.gz: structure 0 cannot be read as {form} ({MEMORY}"
-    assert said in done.stderr.splitlines()[-1]
+    message = f"a.{form}.gz: structure 0 cannot be read as {form} ({MEMORY}"
+    assert message in done.stderr.splitlines()[-1]
 
 
 def swallow_errors(most: int) -> None:
@@ -95,19 +95,19 @@ def test_a_parser_that_swallows_errors_is_stopped_all_the_same() -> None:
 
 
 def test_another_thread_has_a_limit_of_memory() -> None:
-    found: list[str] = []
+    results: list[str] = []
 
     def read() -> None:
         try:
             with read_limits(0):
                 np.ones(3 << 27)
         except LimitExceeded as error:
-            found.append(str(error))
+            results.append(str(error))
 
     thread = threading.Thread(target=read)
     thread.start()
     thread.join()
-    assert found[0].startswith(MEMORY)
+    assert results[0].startswith(MEMORY)
 
 
 def test_large_files_may_take_more() -> None:

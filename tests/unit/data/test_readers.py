@@ -50,14 +50,14 @@ def refused(source: Source, reader: str | None = None) -> str:
         items = list(reader_of(source, reader).read(source, 0, None))
     except (ConfigError, DataError) as error:
         return str(error)
-    return next(str(found) for _, found in items if isinstance(found, DataError))
+    return next(str(result) for _, result in items if isinstance(result, DataError))
 
 
 FRAME = '2\ngap=1 pbc="F F F"\nCu 0 0 0\nCu 2 0 0\n'
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (
             FRAME + FRAME.replace("Cu 2", "Qq 2"),
@@ -68,14 +68,14 @@ FRAME = '2\ngap=1 pbc="F F F"\nCu 0 0 0\nCu 2 0 0\n'
     ],
     ids=["element", "number", "blank"],
 )
-def test_unreadable_extxyz(tmp_path: Path, content: str, said: str) -> None:
+def test_unreadable_extxyz(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "bad.extxyz"
     path.write_text(content)
-    assert re.search(rf"bad.extxyz: {said}", refused(Source(path)))
+    assert re.search(rf"bad.extxyz: {message}", refused(Source(path)))
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ("c0,0.5,1.0\n", "neither names the targets"),
         ("file,gapp\nc0,0.5\n", "neither names the targets"),
@@ -86,20 +86,20 @@ def test_unreadable_extxyz(tmp_path: Path, content: str, said: str) -> None:
     ],
     ids=["columns", "header", "short", "gone", "outside", "empty"],
 )
-def test_bad_tables_of_folders(tmp_path: Path, table: str, said: str) -> None:
+def test_bad_tables_of_folders(tmp_path: Path, table: str, message: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     write(tmp_path / "secret.cif", bulk("Cu"))
     source = folder_of_files(folder)
     (folder / "id_prop.csv").write_text(table)
-    assert re.search(said, refused(source, "folder"))
+    assert re.search(message, refused(source, "folder"))
 
 
 def test_bad_tables(tmp_path: Path) -> None:
     source = csv_of_paths(tmp_path)
-    said = refused(Source(source.path, ("gap",)))
-    assert "structure_column" in said
-    assert "columns: gap, where" in said
+    message = refused(Source(source.path, ("gap",)))
+    assert "structure_column" in message
+    assert "columns: gap, where" in message
     assert "Did you mean 'where'" in refused(Source(source.path, (), "wher"))
     source.path.write_text("gap,where\n1.0,POSCAR_9\n")
     assert "structure 0 names the file 'POSCAR_9', which is not there" in refused(source)
@@ -156,10 +156,10 @@ def test_a_bad_row_leaves_the_others_alone(tmp_path: Path) -> None:
     content = {"columns": ["structure"], "data": rows, "index": list("abcde")}
     (tmp_path / "m.json").write_text(json.dumps(content))
     source = Source(tmp_path / "m.json")
-    found = [item for _, item in reader_of(source, None).read(source, 0, None)]
-    assert [isinstance(item, DataError) for item in found] == [False, True, True, True, False]
+    results = [item for _, item in reader_of(source, None).read(source, 0, None)]
+    assert [isinstance(item, DataError) for item in results] == [False, True, True, True, False]
     for number in (1, 2, 3):
-        assert f"m.json: structure {number} " in str(found[number])
+        assert f"m.json: structure {number} " in str(results[number])
     (tmp_path / "m.json").write_text(json.dumps(content | {"index": ["a"]}))
     with pytest.raises(DataError, match="m.json: names 1 of 5 rows"):
         reader_of(source, None).count(source)
@@ -239,14 +239,14 @@ DOUBTFUL = {
 }
 
 
-@pytest.mark.parametrize(("content", "said"), DOUBTFUL.values(), ids=DOUBTFUL)
+@pytest.mark.parametrize(("content", "message"), DOUBTFUL.values(), ids=DOUBTFUL)
 def test_a_cif_that_would_be_read_as_another_structure_is_set_aside(
-    tmp_path: Path, content: str, said: str
+    tmp_path: Path, content: str, message: str
 ) -> None:
     path = tmp_path / "a.cif"
     path.write_text(content + CIF)
     (_, first), (_, second) = READERS["ase_file"].read(Source(path), 0, None)
-    assert re.search(f"a.cif: structure 0 {said}", str(first))
+    assert re.search(f"a.cif: structure 0 {message}", str(first))
     assert str(second.symbols) == "Na4Cl4"
 
 
@@ -278,12 +278,12 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_what_would_take_all_time_or_memory_is_refused(tmp_path: Path, name: str) -> None:
-    content, said = ENDLESS[name]
+    content, message = ENDLESS[name]
     opener = gzip.open if name.endswith(".gz") else open
     with opener(tmp_path / name, "wt") as file:
         file.write(content)
     began = time.process_time()
-    assert re.search(said, refused(Source(tmp_path / name)))
+    assert re.search(message, refused(Source(tmp_path / name)))
     assert time.process_time() - began < 5.0
 
 
@@ -306,11 +306,11 @@ def test_a_byte_order_mark_is_no_letter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.xyz", "a.csv", "a.smi"])
-def test_text_that_is_not_utf8_is_said(tmp_path: Path, name: str) -> None:
+def test_text_that_is_not_utf8_is_reported(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"1\nd=\xe9\nHe 0 0 0\n")
-    said = refused(Source(tmp_path / name, structure_column="d"))
-    assert "is not a text file in UTF-8" in said
-    assert said.endswith("save it as UTF-8.")
+    message = refused(Source(tmp_path / name, structure_column="d"))
+    assert "is not a text file in UTF-8" in message
+    assert message.endswith("save it as UTF-8.")
 
 
 def test_a_damaged_lmdb_is_one_sentence(tmp_path: Path) -> None:

@@ -77,6 +77,6 @@ def test_few_compositions_cannot_be_kept_apart():
 
 @pytest.mark.parametrize("groups", [5, 20, 40, 63, 99, 100, 5000, 30_000, 10**6])
 def test_shares_sum_to_one_and_calibrate_where_they_can(groups):
-    found = propose_shares(groups)
-    assert sum(found) == pytest.approx(1.0)
-    assert found[3] * groups >= 9 or found[3] == 0.25
+    results = propose_shares(groups)
+    assert sum(results) == pytest.approx(1.0)
+    assert results[3] * groups >= 9 or results[3] == 0.25

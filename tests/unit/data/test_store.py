@@ -67,15 +67,15 @@ def flip(file: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["data.0", "md.0", "md.idx"])
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [(cut, "bytes instead of"), (flip, "was altered"), (Path.unlink, "is missing")],
     ids=["cut", "flip", "gone"],
 )
 def test_a_damaged_part_is_refused_at_once(
-    store: Path, name: str, damage: Callable[[Path], None], said: str
+    store: Path, name: str, damage: Callable[[Path], None], message: str
 ) -> None:
     damage(store / "part-00000.bp" / name)
-    with pytest.raises(DataError, match=f"{name}: .*{said}.*build the store"):
+    with pytest.raises(DataError, match=f"{name}: .*{message}.*build the store"):
         read_store(store)
 
 
@@ -88,7 +88,7 @@ def test_a_damaged_index_is_refused(store: Path, name: str, damage: Callable[[Pa
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"unit": "furlong"}, "'unit': unknown unit 'furlong'"),
         ({"unit": "eV/atom"}, 'energy = "total" has unit eV/atom: write an energy'),
@@ -97,7 +97,7 @@ def test_a_damaged_index_is_refused(store: Path, name: str, damage: Callable[[Pa
     ],
 )
 def test_a_unit_that_is_refused_now_is_named_with_its_target(
-    store: Path, change: dict[str, Any], said: str
+    store: Path, change: dict[str, Any], message: str
 ) -> None:
     """A store of an earlier version, whose checksums are right."""
     stats, content = read_json(store / "stats.json"), read_json(store / "index.json")
@@ -108,7 +108,7 @@ def test_a_unit_that_is_refused_now_is_named_with_its_target(
     write_json(store / "index.json", content | {"checksum": checksum})
     with pytest.raises(DataError) as caught:
         read_store(store)
-    assert str(caught.value).startswith(f"{store}/stats.json: target 'energy': {said}")
+    assert str(caught.value).startswith(f"{store}/stats.json: target 'energy': {message}")
     assert str(caught.value).endswith("; correct the card, then build the store again.")
 
 

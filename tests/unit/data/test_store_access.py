@@ -43,8 +43,8 @@ def staged(scratch: Path) -> Path:
 
 
 def stages(scratch: Path) -> list[Path]:
-    found = scratch.glob("hydragnn-hpo-*/stage/*")
-    return [entry for entry in found if entry.is_dir() and entry.name[0] != "."]
+    paths = scratch.glob("hydragnn-hpo-*/stage/*")
+    return [entry for entry in paths if entry.is_dir() and entry.name[0] != "."]
 
 
 def let_go() -> None:
@@ -142,8 +142,8 @@ def retyped(folder: Path) -> None:
 
 
 def older(folder: Path) -> None:
-    said = read_json(folder / "manifest.json")
-    write_json(folder / "manifest.json", {**said, "layout": 1})
+    manifest = read_json(folder / "manifest.json")
+    write_json(folder / "manifest.json", {**manifest, "layout": 1})
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_a_damaged_stage_is_made_anew(
     let_go()
     (staged(scratch) / "old").touch()
     damage(staged(scratch))
-    found = open_store(many_windows, scratch).take(np.arange(60)).positions
-    np.testing.assert_array_equal(found, expected)
+    actual = open_store(many_windows, scratch).take(np.arange(60)).positions
+    np.testing.assert_array_equal(actual, expected)
     assert isinstance(open_store(many_windows, scratch), Columns)
     assert not (staged(scratch) / "old").exists()
 
@@ -249,15 +249,15 @@ def others(many_windows: Path, scratch: Path) -> list[Path]:
     open_store(many_windows, scratch)
     original = staged(scratch)
     let_go()
-    found = []
+    results = []
     for age, name in enumerate("abc"):
-        found.append(original.parent / (name * 64))
-        shutil.copytree(original, found[-1])
-        used = found[-1].parent / f"{found[-1].name}.used"
+        results.append(original.parent / (name * 64))
+        shutil.copytree(original, results[-1])
+        used = results[-1].parent / f"{results[-1].name}.used"
         used.touch()
         os.utime(used, (1000 - age, 1000 - age))
     shutil.rmtree(original)
-    return found
+    return results
 
 
 def test_unused_stages_make_room_the_oldest_first(
@@ -329,7 +329,7 @@ def test_stages_make_room_where_no_folder_can_be_made(
     assert [other.exists() for other in others] == [True, True, False]
 
 
-def test_a_stage_that_cannot_be_removed_is_said_and_windows_are_read(
+def test_a_stage_that_cannot_be_removed_is_reported_and_windows_are_read(
     many_windows: Path, scratch: Path, others: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rename(*_: object) -> None:

@@ -192,9 +192,9 @@ def test_an_unreadable_file_of_one_structure_is_set_aside(name: str, tmp_path: P
 def test_a_file_of_several_structures_that_cannot_be_read_on_ends_a_build(
     name: str, tmp_path: Path
 ) -> None:
-    content, said = SEVERAL[name]
+    content, pattern = SEVERAL[name]
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=pattern):
         read_all(card_of_files(tmp_path, name))
 
 
@@ -274,7 +274,7 @@ def test_a_store_in_pieces_is_that_of_all_graphs_at_once(card: Path, tmp_path: P
     ]
 
 
-def test_attributes_encodings_and_readers_of_the_card_are_heard(
+def test_attributes_encodings_and_readers_of_the_card_are_applied(
     card: Path, tmp_path: Path, structures: list[Atoms]
 ) -> None:
     for number, atoms in enumerate(structures):
@@ -308,9 +308,9 @@ def test_bad_structures_are_set_aside(card: Path, tmp_path: Path) -> None:
     lines = (tmp_path / "out.bp/quarantine.jsonl").read_text().splitlines()
     file = str(tmp_path / "tiny.extxyz")
     for number, line in zip((2, 11), lines, strict=True):
-        found = json.loads(line)
-        assert found.pop("reason").startswith(f"{file}: structure {number} (tiny.extxyz@{number})")
-        assert found == {"file": file, "number": number, "id": f"tiny.extxyz@{number}"}
+        actual = json.loads(line)
+        assert actual.pop("reason").startswith(f"{file}: structure {number} (tiny.extxyz@{number})")
+        assert actual == {"file": file, "number": number, "id": f"tiny.extxyz@{number}"}
     kept = [f"tiny.extxyz@{n}" for n in range(18) if n not in (2, 11)]
     assert list(read_store(tmp_path / "out.bp").ids) == kept
     assert not (tmp_path / "out.bp.quarantine.jsonl").exists()
@@ -342,8 +342,8 @@ def test_the_second_of_two_equal_ids_is_bad(
     write(tmp_path / "tiny.extxyz", structures, format="extxyz")
     edit(card, 'name = "tiny"', 'name = "tiny"\nid_key = "label"')
     file = tmp_path / "tiny.extxyz"
-    said = rf"^{file}: structure 17 \(mp-0\) has the id of structure 0 of {file}; give"
-    with pytest.raises(DataError, match=said):
+    pattern = rf"^{file}: structure 17 \(mp-0\) has the id of structure 0 of {file}; give"
+    with pytest.raises(DataError, match=pattern):
         build_store(card, tmp_path / "out.bp")
     edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.2')
     stats = build_store(card, tmp_path / "out.bp", window=5, processes=1)
@@ -450,8 +450,8 @@ def test_a_small_build_that_fails_leaves_no_work(card: Path, tmp_path: Path) -> 
 
 def test_a_store_is_built_by_one_at_a_time(card: Path, tmp_path: Path) -> None:
     with hold_work_folder(tmp_path / "out.bp"):
-        said = rf"out.bp: is being built by process {os.getpid()} on .*; wait for it"
-        with pytest.raises(StorageError, match=said):
+        pattern = rf"out.bp: is being built by process {os.getpid()} on .*; wait for it"
+        with pytest.raises(StorageError, match=pattern):
             build_store(card, tmp_path / "out.bp")
         build_store(card, tmp_path / "other.bp")
     build_store(card, tmp_path / "out.bp")
@@ -494,9 +494,9 @@ def test_workers_build_the_same_store(card: Path, tmp_path: Path) -> None:
 def test_errors_in_workers_are_the_same_sentences(card: Path, tmp_path: Path) -> None:
     whole = (tmp_path / "tiny.extxyz").read_text()
     (tmp_path / "tiny.extxyz").write_text(whole + "what?\n")
-    said = rf"^{tmp_path}/tiny.extxyz: structure 18 cannot be read as extxyz"
+    pattern = rf"^{tmp_path}/tiny.extxyz: structure 18 cannot be read as extxyz"
     for processes in (1, 2):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=pattern):
             build_store(card, tmp_path / "out.bp", window=5, processes=processes)
         (tmp_path / "more.extxyz").write_text(whole)
         edit(card, "[targets.energy]", '[[files]]\npath = "more.extxyz"\n[targets.energy]')
@@ -514,17 +514,17 @@ WORKERS = {
 }
 
 
-@pytest.mark.parametrize(("code", "kind", "said"), WORKERS.values(), ids=WORKERS)
+@pytest.mark.parametrize(("code", "kind", "pattern"), WORKERS.values(), ids=WORKERS)
 def test_a_worker_that_dies_is_named(
-    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, kind: type, said: str
+    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, kind: type, pattern: str
 ) -> None:
     monkeypatch.setattr(store_builder, "_COMMAND", [sys.executable, "-c", code])
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=pattern):
         build_store(card, tmp_path / "out.bp", window=5, processes=2)
 
 
 @pytest.mark.slow
-def test_a_worker_that_nobody_hears_ends_without_a_word(card: Path, tmp_path: Path) -> None:
+def test_a_worker_that_nobody_listens_to_ends_without_a_word(card: Path, tmp_path: Path) -> None:
     """Its parent died, and the end of stdin has not come through yet."""
     plan = make_plan(card, None, 5)
     (tmp_path / "work").mkdir()
@@ -567,10 +567,10 @@ def test_the_card_gives_a_lattice_to_structures_without_one(card: Path, tmp_path
         build_store(card, tmp_path / "other.bp")
 
 
-@pytest.mark.parametrize("said", ["columns = {energy = 2}", 'format = "vasp-out"'])
-def test_what_a_reader_does_not_heed_is_refused(card: Path, tmp_path: Path, said: str) -> None:
-    edit(card, 'path = "tiny.extxyz"', f'path = "tiny.extxyz"\nreader = "extxyz"\n{said}')
-    name = said.split(" ")[0]
+@pytest.mark.parametrize("pattern", ["columns = {energy = 2}", 'format = "vasp-out"'])
+def test_what_a_reader_does_not_heed_is_refused(card: Path, tmp_path: Path, pattern: str) -> None:
+    edit(card, 'path = "tiny.extxyz"', f'path = "tiny.extxyz"\nreader = "extxyz"\n{pattern}')
+    name = pattern.split(" ")[0]
     with pytest.raises(ConfigError, match=f"tiny.extxyz: the reader .* does not heed '{name}'"):
         build_store(card, tmp_path / "out.bp")
 

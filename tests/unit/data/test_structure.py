@@ -88,8 +88,8 @@ def test_a_periodic_structure_has_no_dipole_from_positions(graph: Make) -> None:
     atoms = bulk("NaCl", "rocksalt", a=5.6)
     atoms.info["p"] = [0.0, 0.0, 0.1]
     p = {"level": "graph", "shape": "vector", "unit": "e*angstrom"}
-    said = refused(graph, atoms, "is", p=TargetConfig.model_validate(p))
-    assert "positions and so the 'p' of their head are not unique" in said
+    message = refused(graph, atoms, "is", p=TargetConfig.model_validate(p))
+    assert "positions and so the 'p' of their head are not unique" in message
     free = TargetConfig.model_validate({**p, "origin": "none"})
     assert graph(atoms, p=free).targets["p"].tolist() == [0.0, 0.0, 0.1]
 
@@ -160,8 +160,8 @@ def test_atoms_outside_are_taken_until_shifts_overflow(graph: Make, pbc: tuple[i
     pair = Atoms("Cu2", [[0, 0, 0], [3 * 9999 + 1.5, 0, 0]], cell=[3, 9, 9], pbc=pbc)
     assert np.abs(graph(pair).edge_shift[:, 0]).max() == 10_000
     pair.positions[1, 0] = 3 * 40_000 + 1.5
-    said = refused(graph, pair)
-    assert "has atom 2 at [120001.5, 0.0, 0.0], 4e+04 cells from the cell" in said
+    message = refused(graph, pair)
+    assert "has atom 2 at [120001.5, 0.0, 0.0], 4e+04 cells from the cell" in message
 
 
 @pytest.mark.parametrize("pbc", [(0, 0, 0), (1, 0, 0), (0, 1, 1)], ids=str)
@@ -319,8 +319,8 @@ def quotients(num_nodes: int, edges: np.ndarray, vectors: np.ndarray) -> np.ndar
 def test_a_path_has_its_spectrum() -> None:
     """Its ends have another degree than its middle, so the scaling by degrees shows."""
     edges = both_ways([(n, n + 1) for n in range(5)])
-    found = quotients(6, edges, compute_laplacian_encodings(6, edges, 3))
-    np.testing.assert_allclose(found, 1 - np.cos(np.pi * np.arange(1, 4) / 5), atol=1e-6)
+    actual = quotients(6, edges, compute_laplacian_encodings(6, edges, 3))
+    np.testing.assert_allclose(actual, 1 - np.cos(np.pi * np.arange(1, 4) / 5), atol=1e-6)
 
 
 def test_a_cycle_has_its_spectrum_in_pairs() -> None:

@@ -31,8 +31,8 @@ def water(**info: object) -> Atoms:
 
 
 def value(atoms: Atoms, **targets: TargetConfig) -> np.ndarray:
-    [found] = graph_of(atoms, PLACE, Rules(4.0, 0.1, targets)).targets.values()
-    return found
+    [result] = graph_of(atoms, PLACE, Rules(4.0, 0.1, targets)).targets.values()
+    return result
 
 
 MATRIX = np.arange(9.0)

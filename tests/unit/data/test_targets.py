@@ -26,7 +26,7 @@ PER_ATOM = {29: -3.5, 79: -3.0}
 def metals(count=30):
     """Copper and gold in cells of one to eight atoms, with the energy of their atoms."""
     random = np.random.default_rng(3)
-    found = []
+    results = []
     for number in range(count):
         atoms = bulk("Cu", cubic=number % 2 == 0) * (1 + number % 2, 1, 1)
         atoms.numbers[0] = 79 if number % 3 else 29
@@ -35,13 +35,13 @@ def metals(count=30):
         atoms.calc = SinglePointCalculator(
             atoms, energy=energy, forces=forces, stress=random.normal(0, 0.1, 6)
         )
-        found.append(atoms)
-    return found
+        results.append(atoms)
+    return results
 
 
 def look_at(structures, reader="extxyz", units=None, **more):
-    found = collect_properties(structures)
-    made = propose_targets(structures, found, reader=reader, units=units or {}, **more)
+    result = collect_properties(structures)
+    made = propose_targets(structures, result, reader=reader, units=units or {}, **more)
     return {target.key: target for target in made.targets}, made
 
 
@@ -85,16 +85,16 @@ def test_an_energy_of_a_table_has_a_unit_that_only_the_user_knows():
     totals = [sum(PER_ATOM[z] for z in atoms.numbers) for atoms in metals()]
     targets, _ = look_at(with_info(totals, "energy"), reader="table")
     assert (targets["energy"].energy, targets["energy"].unit.name) == ("total", "?")
-    said, _ = look_at(with_info(totals, "energy"), reader="table", units={"energy": "Hartree"})
-    assert (said["energy"].unit.name, said["energy"].unit.sure) == ("Hartree", "said")
+    message, _ = look_at(with_info(totals, "energy"), reader="table", units={"energy": "Hartree"})
+    assert (message["energy"].unit.name, message["energy"].unit.sure) == ("Hartree", "said")
 
 
 def test_an_energy_per_atom_does_not_grow():
     structures = [a.copy() for a in metals(40)]
     means = [np.mean([PER_ATOM[z] for z in atoms.numbers]) for atoms in structures]
     targets, _ = look_at(with_info(means, "formation_energy", structures), reader="table")
-    found = targets["formation_energy"]
-    assert (found.energy, found.unit.name, found.unit.sure) == ("per_atom", "eV/atom", "guessed")
+    result = targets["formation_energy"]
+    assert (result.energy, result.unit.name, result.unit.sure) == ("per_atom", "eV/atom", "guessed")
 
 
 HARTREE = {1: -0.5, 6: -37.845, 7: -54.589, 8: -75.067}
@@ -102,10 +102,10 @@ HARTREE = {1: -0.5, 6: -37.845, 7: -54.589, 8: -75.067}
 
 def molecules():
     """Twenty molecules, and their all-electron energies in Hartree."""
-    found = [molecule(name) for name in ("CH4", "H2O", "C2H6", "NH3", "CH3OH")] * 4
-    return found, [
+    results = [molecule(name) for name in ("CH4", "H2O", "C2H6", "NH3", "CH3OH")] * 4
+    return results, [
         sum(HARTREE[z] for z in atoms.numbers) - 0.15 * (len(atoms) - 1) - 1e-4 * number
-        for number, atoms in enumerate(found)
+        for number, atoms in enumerate(results)
     ]
 
 
@@ -116,16 +116,16 @@ def test_hartree_is_recognised_and_forces_beside_it_are_not_guessed():
     targets, made = look_at(structures)
     assert (targets["energy"].unit.name, targets["energy"].unit.sure) == ("Hartree", "recognised")
     assert "unknown unit" in dict(made.left_out)["forces"]
-    told, _ = look_at(structures, units={"forces": "Hartree/bohr"})
-    assert told["forces"].derived_from == "energy"
+    message, _ = look_at(structures, units={"forces": "Hartree/bohr"})
+    assert message["forces"].derived_from == "energy"
     with pytest.raises(ConfigError, match="unknown unit 'Hartre'. Did you mean 'Hartree'"):
         look_at(structures, units={"energy": "Hartre"})
 
 
-def test_a_unit_that_contradicts_the_numbers_is_said():
+def test_a_unit_that_contradicts_the_numbers_is_reported():
     structures, energies = molecules()
     _, made = look_at(with_info(energies, "energy_eV", structures), reader="table")
-    assert any("its size is that of energies in Hartree" in said for said in made.warnings)
+    assert any("its size is that of energies in Hartree" in message for message in made.warnings)
 
 
 FEW = [float(n % 5) for n in range(30)]
@@ -166,7 +166,7 @@ def test_values_that_do_not_belong_are_named(place, wrong, says):
     if isinstance(wrong, str):
         values[place : place + 10] = [wrong] * 10
     _, made = look_at(with_info(values, "gap"))
-    assert any(says in said for said in made.warnings), made.warnings
+    assert any(says in message for message in made.warnings), made.warnings
 
 
 def test_what_a_reader_or_a_calculation_puts_there_is_no_target():
@@ -306,9 +306,9 @@ UNITS = {
     [(sure, name, unit) for sure, known in UNITS.items() for name, unit in known.items()],
 )
 def test_a_name_says_its_unit_or_what_is_usual(sure, name, unit):
-    found = guess_unit(name)
-    assert (found.name, found.sure) == (unit, sure)
-    assert inside(found.name)
+    result = guess_unit(name)
+    assert (result.name, result.sure) == (unit, sure)
+    assert inside(result.name)
 
 
 def test_energies_are_known_by_name():
@@ -454,8 +454,8 @@ def test_one_quantity_in_two_columns_is_one_target(columns, stays, why):
         with_info([float(value) for value in values], name, structures)
     targets, made = look_at(structures)
     assert list(targets) == [stays]
-    ((name, said),) = made.left_out
-    assert said.startswith(why), said
+    ((name, message),) = made.left_out
+    assert message.startswith(why), message
     assert name in look_at(structures, wanted=[name])[0]
 
 
@@ -477,9 +477,9 @@ def test_a_warning_quotes_the_values_of_the_file():
     structures[5].calc.results["energy"] = -777.0
     middle = np.median([*energies[:5], -777.0, *energies[6:]])
     _, made = look_at(structures)
-    (said,) = made.warnings
-    assert "1 of 150 values far from all others per atom (as -777" in said
-    assert f"the median is {middle:.4g})" in said
+    (message,) = made.warnings
+    assert "1 of 150 values far from all others per atom (as -777" in message
+    assert f"the median is {middle:.4g})" in message
 
 
 @pytest.mark.parametrize(

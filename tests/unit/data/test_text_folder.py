@@ -58,7 +58,7 @@ def test_the_card_may_say_where_things_are(folder: Path) -> None:
         ("-1.5\n", {}, "column 0 does not hold atomic numbers (found [])"),
     ],
 )
-def test_what_is_wrong_is_said(folder: Path, text: str, columns: dict, says: str) -> None:
+def test_what_is_wrong_is_reported(folder: Path, text: str, columns: dict, says: str) -> None:
     (folder / "a.txt").write_text(text)
     with pytest.raises(DataError, match=f"a.txt: {re.escape(says)}"):
         only(Source(folder, ("energy",), cell=CELL, columns=columns))
@@ -77,6 +77,6 @@ def test_forces_of_a_cfg_are_a_vector_too(tmp_path: Path) -> None:
         atoms.arrays[f"f{axis}"] = np.arange(4.0) + number
     write(tmp_path / "a.cfg", atoms)
     (tmp_path / "a.bulk").write_text("7.0 140.0\n")
-    found = only(Source(tmp_path, ("bulk_modulus",), columns={"bulk_modulus": 1}), "cfg")
-    assert found.info["bulk_modulus"] == 140.0
-    np.testing.assert_allclose(found.arrays["forces"][3], [3.0, 4.0, 5.0])
+    result = only(Source(tmp_path, ("bulk_modulus",), columns={"bulk_modulus": 1}), "cfg")
+    assert result.info["bulk_modulus"] == 140.0
+    np.testing.assert_allclose(result.arrays["forces"][3], [3.0, 4.0, 5.0])

@@ -204,11 +204,11 @@ def test_a_damaged_window_is_no_batch_and_the_others_are(
 
 def opened(top: Path) -> int:
     """Count this process's descriptors of files below a folder."""
-    found = []
+    results = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the one of the listing itself
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
-    return sum(target.startswith(f"{top}/") for target in found)
+            results.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sum(target.startswith(f"{top}/") for target in results)
 
 
 def test_many_parts_take_few_descriptors(

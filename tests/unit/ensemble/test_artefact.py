@@ -388,5 +388,7 @@ def test_an_old_file_predicts_what_it_predicted():
     assert list(predicted.trust) == kept["trust"]
     for name, parts in kept["heads"].items():
         for key, values in parts.items():
-            found = getattr(predicted.heads[name], key)
-            np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6, err_msg=f"{name} {key}")
+            actual = getattr(predicted.heads[name], key)
+            np.testing.assert_allclose(
+                actual, values, rtol=1e-5, atol=1e-6, err_msg=f"{name} {key}"
+            )

@@ -426,8 +426,8 @@ def test_variances_that_members_predict_reach_sigma(make_run, predict_alone):
     indices = columns.indices_of("test")
     noises = []
     for member in ensemble.members:
-        said = predict_alone(member, columns, indices)
-        noises.append(said.get(variance_key("energy"), np.zeros((len(indices), 1))))
+        predictions = predict_alone(member, columns, indices)
+        noises.append(predictions.get(variance_key("energy"), np.zeros((len(indices), 1))))
     assert sum(bool(noise.any()) for noise in noises) == 2
     head = ensemble.predict(columns, indices).heads["energy"]
     noise = sum(noises) / 3

@@ -110,7 +110,7 @@ def test_without_a_skin_every_move_is_searched():
     assert skin.searches == 2
 
 
-def test_what_is_told_and_encoded_is_looked_up_each_time():
+def test_what_is_written_and_encoded_is_looked_up_each_time():
     rules = rules_for(3.0, {"charge": AttributeConfig(unit="e")}, laplacian=2)
     atoms, skin = molecule("CH3OH"), VerletList(rules, 0.5)
     atoms.info["charge"] = 0.0
@@ -225,8 +225,8 @@ def test_an_energy_per_atom_is_multiplied_and_its_spread_too(built_zip, kind, un
     atoms.calc = EnsembleCalculator(Ensemble(Manifest.model_validate(values), ensemble.members))
     head = ensemble.predict(atoms).heads["energy"]
     assert atoms.get_potential_energy() == pytest.approx(factor * head.mean[0, 0], rel=1e-12)
-    found = atoms.calc.results
-    assert found["energy_std"] == pytest.approx(factor * head.std[0, 0], rel=1e-12)
+    result = atoms.calc.results
+    assert result["energy_std"] == pytest.approx(factor * head.std[0, 0], rel=1e-12)
 
 
 def test_spreads_of_forces_and_stress_are_those_of_the_members(built_zip):
@@ -245,15 +245,15 @@ def test_spreads_of_forces_and_stress_are_those_of_the_members(built_zip):
     mean = np.average(forces, axis=0, weights=weights)
     spread = np.sqrt(np.average((np.array(forces) - mean) ** 2, axis=0, weights=weights))
     np.testing.assert_allclose(atoms.get_forces(), mean, atol=1e-12)
-    found = atoms.calc.results
-    np.testing.assert_allclose(found["forces_std"], spread, atol=1e-10)
+    result = atoms.calc.results
+    np.testing.assert_allclose(result["forces_std"], spread, atol=1e-10)
     norm = np.sqrt((spread**2).sum(axis=1))
-    np.testing.assert_allclose(found["forces_std_norm"], norm, atol=1e-10)
-    assert found["forces_max_std"] == pytest.approx(norm.max(), rel=1e-9)
+    np.testing.assert_allclose(result["forces_std_norm"], norm, atol=1e-10)
+    assert result["forces_max_std"] == pytest.approx(norm.max(), rel=1e-9)
     mean = np.average(stresses, axis=0, weights=weights)
     spread = np.sqrt(np.average((np.array(stresses) - mean) ** 2, axis=0, weights=weights))
     np.testing.assert_allclose(atoms.get_stress(), mean, atol=1e-14)
-    np.testing.assert_allclose(found["stress_std"], spread, atol=1e-12)
+    np.testing.assert_allclose(result["stress_std"], spread, atol=1e-12)
 
 
 def test_forces_are_calibrated_where_a_head_of_forces_was(built_zip):
@@ -275,14 +275,14 @@ def test_forces_are_calibrated_where_a_head_of_forces_was(built_zip):
     atoms = structure("CH3OH")
     atoms.calc = EnsembleCalculator(Ensemble(Manifest.model_validate(values), ensemble.members))
     atoms.get_forces()
-    found = atoms.calc.results
-    raw = found["forces_std_epistemic"]
-    strength = np.linalg.norm(found["forces"], axis=1).clip(0.0, 1.0)
+    result = atoms.calc.results
+    raw = result["forces_std_epistemic"]
+    strength = np.linalg.norm(result["forces"], axis=1).clip(0.0, 1.0)
     factor = np.where(atoms.numbers == 1, 1.2, 1.0) * 2.0**strength
     assert np.ptp(factor) > 0.1
     sigma2 = factor[:, None] ** 2 * (4.0 * raw**2 + 0.09)
-    np.testing.assert_allclose(found["forces_std"] ** 2, sigma2, rtol=1e-12)
-    assert found["forces_max_std"] == pytest.approx(np.linalg.norm(raw, axis=1).max())
+    np.testing.assert_allclose(result["forces_std"] ** 2, sigma2, rtol=1e-12)
+    assert result["forces_max_std"] == pytest.approx(np.linalg.norm(raw, axis=1).max())
 
 
 def test_an_isolated_atom_feels_nothing_has_no_stress_and_may_be_unseen(built_zip):
@@ -360,12 +360,12 @@ def total_energies(
     atoms: Atoms, calculator: EnsembleCalculator, steps: int, step: float
 ) -> np.ndarray:
     """Move a copy; return the total energy after each step in eV, [steps + 1]."""
-    moving, found = atoms.copy(), list[float]()
+    moving, results = atoms.copy(), list[float]()
     moving.calc = calculator
     dynamics = VelocityVerlet(moving, timestep=step * units.fs)
-    dynamics.attach(lambda: found.append(moving.get_total_energy()))
+    dynamics.attach(lambda: results.append(moving.get_total_energy()))
     dynamics.run(steps)
-    return np.array(found)
+    return np.array(results)
 
 
 def test_halving_the_step_quarters_the_error_of_the_energy(built_zip):

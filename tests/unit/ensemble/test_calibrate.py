@@ -66,24 +66,24 @@ def fitted(
 @pytest.mark.parametrize(("width", "c"), [(1, 0.0), (3, 0.0), (1, C)])
 def test_known_parameters_come_back(width, c):
     residual, spread, noise = synthetic(0, 20_000, width=width, c=c)
-    found = fitted(residual, spread, noise if c else 0.0)
-    assert found.a == pytest.approx(A, rel=0.1 if c else 0.05)
-    assert found.b == pytest.approx(B, rel=0.2 if c else 0.08)
-    assert found.c == pytest.approx(c, rel=0.1)
+    result = fitted(residual, spread, noise if c else 0.0)
+    assert result.a == pytest.approx(A, rel=0.1 if c else 0.05)
+    assert result.b == pytest.approx(B, rel=0.2 if c else 0.08)
+    assert result.c == pytest.approx(c, rel=0.1)
 
 
 def test_a_spread_that_means_nothing_is_not_believed():
     residual, spread, _ = synthetic(8, 20_000, a=0.0)
-    found = fitted(residual, spread)
-    assert found.a < 0.05
-    assert found.b == pytest.approx(B, rel=0.1)
+    result = fitted(residual, spread)
+    assert result.a < 0.05
+    assert result.b == pytest.approx(B, rel=0.1)
 
 
 def test_a_predicted_variance_is_used_where_members_agree():
     residual, _, noise = synthetic(2, 2_000, c=C)
-    found = fitted(residual, None, noise)
-    assert found.a == 0.0
-    assert found.c > 0.3
+    result = fitted(residual, None, noise)
+    assert result.a == 0.0
+    assert result.c > 0.3
 
 
 @settings(max_examples=15, deadline=None)
@@ -98,9 +98,9 @@ def test_calibrated_is_never_less_likely_than_raw(seed, rows, factor, tail):
     rng = np.random.default_rng(seed)
     spread, noise = rng.gamma(2.0, 0.2, (rows, 1)) + 1e-3, rng.gamma(2.0, 0.1, (rows, 1))
     residual = factor * rng.standard_t(tail, (rows, 1)) * np.sqrt(spread**2 + noise)
-    found = fitted(residual, spread, noise)
+    result = fitted(residual, spread, noise)
     before = nll(residual, np.sqrt(spread**2 + noise))
-    assert nll(residual, found.sigma(spread, noise)) <= before + 1e-6
+    assert nll(residual, result.sigma(spread, noise)) <= before + 1e-6
 
 
 @pytest.mark.parametrize(("rows", "constant"), [(9, True), (10, False)])
@@ -142,9 +142,9 @@ def test_pooled_groups_by_hand():
     weight, groups = group_weights(group := np.array([0, 0, 1, 2, 3, 4, 5, 6, 7, 8]))
     assert groups == 9
     assert weight.tolist() == [0.5, 0.5, 1, 1, 1, 1, 1, 1, 1, 1]
-    found = conformal_quantiles(scores, group)
-    assert found["0.5"] == 5.0
-    assert found["0.9"] == 9.0
+    result = conformal_quantiles(scores, group)
+    assert result["0.5"] == 5.0
+    assert result["0.9"] == 9.0
 
 
 def test_copies_of_a_molecule_count_once():
@@ -181,8 +181,8 @@ def test_one_member_gives_the_constant_and_a_perfect_fit_keeps_it_above_zero():
 
 def test_the_99th_percentile_is_of_structures():
     residual, spread, _ = synthetic(9, 200)
-    found = calibrate(residual, spread, group=np.arange(200), largest=np.arange(101.0), scale=1.0)
-    assert found.spread99 == pytest.approx(99.0)
+    result = calibrate(residual, spread, group=np.arange(200), largest=np.arange(101.0), scale=1.0)
+    assert result.spread99 == pytest.approx(99.0)
 
 
 def make_peer(level: float) -> Any:

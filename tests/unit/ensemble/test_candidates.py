@@ -9,7 +9,7 @@ from hydragnn_hpo.ensemble import candidates
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
 @pytest.mark.parametrize("access", ["stage", "windows"])
-def test_truth_is_that_of_the_graphs_asked_for(finished, monkeypatch, piece, access):
+def test_truth_is_that_of_the_graphs_requested(finished, monkeypatch, piece, access):
     monkeypatch.setattr(candidates, "GRAPHS_TOGETHER", piece)
     whole = open_store(finished / "data/toy.bp")
     graphs = open_store(finished / "data/toy.bp", access=access)

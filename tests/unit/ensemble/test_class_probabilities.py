@@ -31,10 +31,10 @@ def draw(count, temperature, seed=0):
 
 
 def test_the_log_loss_by_hand():
-    said = np.array([[0.5, 0.25, 0.25], [0.1, 0.9, 0.0]])
+    probabilities = np.array([[0.5, 0.25, 0.25], [0.1, 0.9, 0.0]])
     truth = ONE_HOT[[0, 2]]
     expected = [math.log(2.0), -math.log(1e-12)]
-    np.testing.assert_allclose(log_losses(said, truth), expected)
+    np.testing.assert_allclose(log_losses(probabilities, truth), expected)
 
 
 def test_a_temperature_of_two_takes_roots():
@@ -42,17 +42,17 @@ def test_a_temperature_of_two_takes_roots():
 
 
 def test_the_temperature_undoes_overconfidence():
-    said, truth = draw(4000, 3.0)
-    fitted = fit_temperature(said, truth, np.ones(len(said)))
+    probabilities, truth = draw(4000, 3.0)
+    fitted = fit_temperature(probabilities, truth, np.ones(len(probabilities)))
     assert fitted == pytest.approx(3.0, rel=0.1)
 
 
 def test_sets_hold_the_class_of_new_groups_as_often_as_promised():
-    said, truth = draw(3000, 2.0, seed=1)
+    probabilities, truth = draw(3000, 2.0, seed=1)
     known = calibrate_classes(
-        said[:1000], truth[:1000], group=np.arange(1000), largest=np.ones(1000)
+        probabilities[:1000], truth[:1000], group=np.arange(1000), largest=np.ones(1000)
     )
-    new = temper(said[1000:], known.temperature)
+    new = temper(probabilities[1000:], known.temperature)
     for level in (0.5, 0.8, 0.9, 0.95):
         low, high = class_sets(new, known, level)
         held = (high * truth[1000:]).sum(axis=1).mean()
@@ -63,10 +63,10 @@ def test_sets_hold_the_class_of_new_groups_as_often_as_promised():
 
 
 def test_few_groups_give_all_classes():
-    said, truth = draw(4, 1.0)
-    known = calibrate_classes(said, truth, group=np.arange(4), largest=np.ones(4))
+    probabilities, truth = draw(4, 1.0)
+    known = calibrate_classes(probabilities, truth, group=np.arange(4), largest=np.ones(4))
     assert not known.guaranteed(0.9)
-    assert class_sets(said, known, 0.9)[1].all()
+    assert class_sets(probabilities, known, 0.9)[1].all()
 
 
 def test_the_area_counts_pairs():
@@ -82,16 +82,16 @@ def test_the_area_counts_pairs():
 
 
 def test_scores_by_hand():
-    said = np.array([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1]])
+    probabilities = np.array([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1]])
     truth = ONE_HOT[[0, 1]]
-    figures = score_classes(said, truth, np.array([0.5, 0.25, 0.25]))
+    figures = score_classes(probabilities, truth, np.array([0.5, 0.25, 0.25]))
     assert figures["accuracy"] == 0.5
     assert figures["mae"] == pytest.approx(-(math.log(0.7) + math.log(0.3)) / 2)
     assert figures["mean_baseline_mae"] == pytest.approx((math.log(2) + math.log(4)) / 2)
     brier = (0.09 + 0.04 + 0.01 + 0.36 + 0.49 + 0.01) / 2
     assert figures["rmse"] == pytest.approx(math.sqrt(brier))
     assert figures["ece"] == pytest.approx(abs(0.65 - 0.5))  # one bin
-    np.testing.assert_allclose(class_std(said)[:, 0], [math.sqrt(0.21), math.sqrt(0.24)])
+    np.testing.assert_allclose(class_std(probabilities)[:, 0], [math.sqrt(0.21), math.sqrt(0.24)])
 
 
 def test_linear_models_become_probabilities():

@@ -289,16 +289,16 @@ def test_regressions_of_all_folds_predict_as_one_more_configuration(built):
     ensemble = Ensemble.load(run / "ensemble.zip")
     store = open_store(run / "data/toy.bp")
     test = store.indices_of("test")
-    said = ensemble.predict(store, test, members=True)["charge"]
+    prediction = ensemble.predict(store, test, members=True)["charge"]
     locals_of = [one.predict(store.take(test))["charge"] for one in ensemble.local_members]
     weight = table["local_descriptors"]["charge"]["weight"]
     shares = ensemble.manifest.shares("charge")
-    each = [(said.members[t], share) for t, share in shares.items() if t.startswith("t")]
+    each = [(prediction.members[t], share) for t, share in shares.items() if t.startswith("t")]
     each += [(values, weight / FOLDS) for values in locals_of]
     mean = sum(share * values for values, share in each)
-    np.testing.assert_allclose(said.mean, mean, atol=1e-6)
+    np.testing.assert_allclose(prediction.mean, mean, atol=1e-6)
     variance = sum(share * (values - mean) ** 2 for values, share in each)
-    np.testing.assert_allclose(said.std_epistemic, np.sqrt(variance), rtol=1e-5)
+    np.testing.assert_allclose(prediction.std_epistemic, np.sqrt(variance), rtol=1e-5)
     calibration = ensemble.manifest.heads["charge"].calibration
     nodes = store.num_nodes()[deal_folds(store, FOLDS, 4) != NONE].sum()
     assert calibration.rows == nodes

@@ -84,9 +84,9 @@ def test_evaluate_has_the_mean_norm_of_what_is_missed(ensemble, tmp_path):
     for head, one in done.heads.items():
         norms = [np.sqrt((row**2).sum()) for row in predicted[head].mean]
         assert one.figures["norm_error"] == pytest.approx(np.mean(norms), rel=1e-6)
-    shown = io.StringIO()
-    Console(file=shown, width=80).print(evaluation_table(done))
-    (line,) = (line for line in shown.getvalue().splitlines() if "norm of the error" in line)
+    output = io.StringIO()
+    Console(file=output, width=80).print(evaluation_table(done))
+    (line,) = (line for line in output.getvalue().splitlines() if "norm of the error" in line)
     assert f"{done.heads['mu'].figures['norm_error']:.3g}" in line
 
 

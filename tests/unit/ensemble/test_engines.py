@@ -67,20 +67,20 @@ def all_copied(copied, monkeypatch):
     return copied
 
 
-def said_by(engine, columns, rows, size):
+def predictions_by(engine, columns, rows, size):
     """Collect what each member says of some graphs, asked in batches of ``size``."""
-    found = {}
+    result = {}
     for first in range(0, len(rows), size):
         for member, heads in engine.predict(columns, rows[first : first + size]):
             for name, values in heads.items():
-                found.setdefault((member.trial, name), []).append(values.double().numpy())
-    return {key: np.concatenate(values) for key, values in found.items()}
+                result.setdefault((member.trial, name), []).append(values.double().numpy())
+    return {key: np.concatenate(values) for key, values in result.items()}
 
 
-def assert_same(found, wanted, limit=1e-5):
-    assert set(found) == set(wanted)
+def assert_same(actual, wanted, limit=1e-5):
+    assert set(actual) == set(wanted)
     for key, values in wanted.items():
-        assert np.abs(found[key] - values).max() <= limit * np.abs(values).max(), key
+        assert np.abs(actual[key] - values).max() <= limit * np.abs(values).max(), key
 
 
 def twins(ensemble, count=3, **model):
@@ -116,9 +116,9 @@ def test_engine_batch_size_and_order_change_nothing(
         "s": lambda: StackedEngine(members, CPU),
     }[kind]()
 
-    found = said_by(engine, columns, rows, size)
+    actual = predictions_by(engine, columns, rows, size)
 
-    assert_same(found, said_by(EagerEngine(ensemble.members, CPU), columns, rows, 40))
+    assert_same(actual, predictions_by(EagerEngine(ensemble.members, CPU), columns, rows, 40))
     assert [m.trial for m, _ in engine.predict(columns, rows[:2])] == [m.trial for m in members]
 
 
@@ -141,7 +141,7 @@ def test_where_memory_runs_out_halves_of_a_batch_give_the_same(ensemble, columns
         assert set(heads) == set(expected)
         for name, values in expected.items():
             torch.testing.assert_close(heads[name], values, rtol=0, atol=1e-5)
-    assert [int(said.split()[3]) for said in caplog.messages] == [40, 20, 20]
+    assert [int(message.split()[3]) for message in caplog.messages] == [40, 20, 20]
 
 
 def test_a_structure_that_no_memory_holds_is_an_error(ensemble, columns):
@@ -157,11 +157,11 @@ def test_stacked_twins_say_what_they_say_alone(ensemble, columns):
     members = [*twins(ensemble), *ensemble.members]
     engine, rows = StackedEngine(members, CPU), np.arange(25)
 
-    found = said_by(engine, columns, rows, 11)
+    actual = predictions_by(engine, columns, rows, 11)
 
-    assert_same(found, said_by(EagerEngine(members, CPU), columns, rows, 25))
+    assert_same(actual, predictions_by(EagerEngine(members, CPU), columns, rows, 25))
     assert [stack is not None for stack in engine._stacks.values()] == [True]
-    assert not np.allclose(found["twin0", "energy"], found["twin1", "energy"])
+    assert not np.allclose(actual["twin0", "energy"], actual["twin1", "energy"])
 
 
 def test_replayed_members_say_what_they_say_alone(ensemble, columns, monkeypatch):
@@ -171,13 +171,13 @@ def test_replayed_members_say_what_they_say_alone(ensemble, columns, monkeypatch
     engine.replays = engine._make_replays()
     assert engine.replays
 
-    found = [said_by(engine, columns, rows, 11) for _ in range(3)]
+    results = [predictions_by(engine, columns, rows, 11) for _ in range(3)]
 
     recordings = [len(replays.recordings) for replays in engine.replays.values()]
     assert min(recordings) > 0
     assert not any(replays.problem for replays in engine.replays.values())
-    wanted = said_by(EagerEngine(members, CPU), columns, rows, 25)
-    for each in found:
+    wanted = predictions_by(EagerEngine(members, CPU), columns, rows, 25)
+    for each in results:
         assert_same(each, wanted)
     assert [member.trial for member, _ in engine.predict(columns, rows[:3])] == [
         member.trial for member in members
@@ -212,18 +212,18 @@ def test_a_stack_that_answers_otherwise_is_not_used(ensemble, columns, monkeypat
         ),
     )
 
-    found = said_by(StackedEngine(members, CPU), columns, rows, 9)
+    actual = predictions_by(StackedEngine(members, CPU), columns, rows, 9)
 
-    assert_same(found, said_by(EagerEngine(members, CPU), columns, rows, 9))
+    assert_same(actual, predictions_by(EagerEngine(members, CPU), columns, rows, 9))
     assert "members twin0, twin1, twin2 are not stacked" in caplog.text
 
 
 def test_each_code_is_compiled_once_whatever_the_batches(ensemble, columns, all_copied, place):
     members, rows = [*twins(ensemble), *ensemble.members], np.arange(40)
 
-    said_by(CompiledEngine(members, CPU, place), columns, rows, 7)
+    predictions_by(CompiledEngine(members, CPU, place), columns, rows, 7)
     again = CompiledEngine(members, CPU, place)
-    said_by(again, columns, rows, 13)
+    predictions_by(again, columns, rows, 13)
 
     assert sorted(all_copied) == [
         "t0001",
@@ -242,10 +242,12 @@ def test_lone_atoms_and_single_structures_are_not_for_compiled_code(
 ):
     engine = CompiledEngine(ensemble.members, CPU, place)
 
-    found = said_by(engine, columns, np.arange(4), 1)
+    actual = predictions_by(engine, columns, np.arange(4), 1)
 
     assert copied == []
-    assert_same(found, said_by(EagerEngine(ensemble.members, CPU), columns, np.arange(4), 4))
+    assert_same(
+        actual, predictions_by(EagerEngine(ensemble.members, CPU), columns, np.arange(4), 4)
+    )
 
 
 @pytest.mark.parametrize(
@@ -274,10 +276,12 @@ def test_what_cannot_be_compiled_stays_as_it_is_and_says_why(
     engine = CompiledEngine(ensemble.members[:2], CPU, place)
 
     with caplog.at_level(logging.WARNING):
-        found = said_by(engine, columns, np.arange(20), 20)
+        actual = predictions_by(engine, columns, np.arange(20), 20)
 
     assert_same(
-        found, said_by(EagerEngine(ensemble.members[:2], CPU), columns, np.arange(20), 20), 0
+        actual,
+        predictions_by(EagerEngine(ensemble.members[:2], CPU), columns, np.arange(20), 20),
+        0,
     )
     assert why in caplog.text
     assert "much more" not in caplog.text
@@ -292,21 +296,21 @@ def test_members_that_loops_run_quicker_are_not_compiled(
     (member,) = twins(ensemble, 1, conv=conv, kernels=kernels)
     engine = CompiledEngine([member], CPU, place)
 
-    found = said_by(engine, columns, np.arange(20), 20)
+    actual = predictions_by(engine, columns, np.arange(20), 20)
 
     assert copied == (["twin0"] if kernels == "eager" or conv == "gin" else [])
     assert engine.ways["twin0"].startswith("compiled" if copied else "eager: loops")
     assert caplog.text == ""
-    assert_same(found, said_by(EagerEngine([member], CPU), columns, np.arange(20), 20), 0)
+    assert_same(actual, predictions_by(EagerEngine([member], CPU), columns, np.arange(20), 20), 0)
 
 
 def test_code_that_others_could_have_written_is_made_again(ensemble, columns, all_copied, place):
     rows, members = np.arange(20), ensemble.members[:1]
-    said_by(CompiledEngine(members, CPU, place), columns, rows, 20)
+    predictions_by(CompiledEngine(members, CPU, place), columns, rows, 20)
     (path,) = place.glob("*.pt2")
     path.chmod(0o622)
 
-    said_by(CompiledEngine(members, CPU, place), columns, rows, 20)
+    predictions_by(CompiledEngine(members, CPU, place), columns, rows, 20)
 
     assert all_copied == ["t0001"] * 2
     assert is_own(path)
@@ -371,11 +375,11 @@ def test_machine_code_says_what_the_nets_say_at_any_size(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
     members = twins(ensemble, 2, conv="gin", features=8, layers=1)
     rows = np.arange(60)
-    wanted = said_by(EagerEngine(members, CPU), columns, rows, 60)
+    wanted = predictions_by(EagerEngine(members, CPU), columns, rows, 60)
 
     for size in (20, 60, 7):
         engine = CompiledEngine(members, CPU, place)
-        assert_same(said_by(engine, columns, rows, size), wanted)
+        assert_same(predictions_by(engine, columns, rows, size), wanted)
 
     ours = [each for each in caplog.records if each.name.startswith("hydragnn_hpo")]
     assert not [each for each in ours if each.levelno >= logging.WARNING]

@@ -57,26 +57,26 @@ def test_elements_are_marked_once_for_each_row_that_contains_them():
 
 def test_known_widths_come_back():
     error, features, width = draw(np.random.default_rng(0), 20_000, slope=0.3)
-    found, own = fitted(error, features)
-    ratio = np.log(found.of_rows(features)[:, 0] / width)
+    result, own = fitted(error, features)
+    ratio = np.log(result.of_rows(features)[:, 0] / width)
     assert np.std(ratio) < 0.03
     assert np.std(np.log(own / width)) < 0.04
-    between = found.elements["S"] / found.elements["F"]
+    between = result.elements["S"] / result.elements["F"]
     assert between == pytest.approx(SCALES["S"] / SCALES["F"], rel=0.05)
-    ends = found.at_values[-1] / found.at_values[0]
-    assert ends == pytest.approx(np.exp(0.3 * (found.values[-1] - found.values[0])), rel=0.08)
+    ends = result.at_values[-1] / result.at_values[0]
+    assert ends == pytest.approx(np.exp(0.3 * (result.values[-1] - result.values[0])), rel=0.08)
 
 
 def test_what_another_sigma_tells_by_itself_is_taken_off():
     rng = np.random.default_rng(7)
     error, features, _ = draw(rng, 20_000, slope=0.3)
-    found, _ = fitted(error, features)
+    result, _ = fitted(error, features)
     _, unseen, width = draw(rng, 5000, slope=0.3)
     half = 0.5 * np.log(width) + 0.1 * rng.normal(size=5000) + 3.0  # it knows half of it
-    left = found.without(unseen, half, np.ones(5000)).of_rows(unseen)[:, 0]
+    left = result.without(unseen, half, np.ones(5000)).of_rows(unseen)[:, 0]
     assert np.std(np.log(left) - 0.5 * np.log(width)) < 0.04  # a constant apart
-    nothing = found.without(unseen, np.full(5000, 2.0), np.ones(5000))
-    np.testing.assert_allclose(nothing.of_rows(unseen), found.of_rows(unseen), rtol=1e-6)
+    nothing = result.without(unseen, np.full(5000, 2.0), np.ones(5000))
+    np.testing.assert_allclose(nothing.of_rows(unseen), result.of_rows(unseen), rtol=1e-6)
 
 
 def test_factors_of_rows_are_the_product_of_those_of_what_they_contain():
@@ -95,8 +95,8 @@ def test_few_labels_change_nothing():
     assert none is None
     assert (own == 1.0).all()
     error, features, _ = draw(rng, 100, scales=dict.fromkeys(SCALES, 1.0))
-    found, own = fitted(error, features)
-    assert np.std(np.log(found.of_rows(features))) < 0.15
+    result, own = fitted(error, features)
+    assert np.std(np.log(result.of_rows(features))) < 0.15
     assert np.std(np.log(own)) < 0.15
 
 
@@ -113,8 +113,8 @@ def test_the_factor_of_a_labelled_row_does_not_know_its_group():
 def test_a_value_without_errors_is_not_promised_to_have_none():
     error, features, _ = draw(np.random.default_rng(3), 2000)
     error[features.value < 0.0] *= 1e-6
-    found, own = fitted(error, features)
-    assert found.of_rows(features).min() == pytest.approx(1.0 / LARGEST)
+    result, own = fitted(error, features)
+    assert result.of_rows(features).min() == pytest.approx(1.0 / LARGEST)
     assert own.min() == pytest.approx(1.0 / LARGEST)
 
 
@@ -124,9 +124,9 @@ def test_errors_of_nothing_have_factors_that_a_file_can_hold():
     assert none.of_rows(features) == pytest.approx(1.0)
     assert own == pytest.approx(1.0)
     fluorine = features.elements[:, [9]].toarray()[:, 0] > 0
-    found, _ = fitted(np.where(fluorine[:, None], 0.0, error), features)
-    assert found.are_sound
-    assert found.elements["F"] < 0.1 < 0.3 < found.elements["H"]
+    result, _ = fitted(np.where(fluorine[:, None], 0.0, error), features)
+    assert result.are_sound
+    assert result.elements["F"] < 0.1 < 0.3 < result.elements["H"]
 
 
 def test_intervals_hold_for_each_element_and_value():

@@ -40,10 +40,10 @@ def card(**targets: Mapping[str, object]) -> CardConfig:
 
 
 def test_targets_of_the_same_name_are_labels(manifest):
-    found = match_card_labels(manifest, card(energy={**ENERGY, "unit": "meV/atom"}, other=CHARGE))
-    assert list(found) == ["energy"]
-    assert found["energy"].unit == "meV/atom"
-    assert found["energy"].optional
+    results = match_card_labels(manifest, card(energy={**ENERGY, "unit": "meV/atom"}, other=CHARGE))
+    assert list(results) == ["energy"]
+    assert results["energy"].unit == "meV/atom"
+    assert results["energy"].optional
     with pytest.raises(ConfigError, match="has the targets gap, the ensemble predicts"):
         match_card_labels(manifest, card(gap={"level": "graph", "unit": "eV"}))
 
@@ -63,9 +63,13 @@ def test_another_quantity_is_refused(manifest, wrong, sentence):
 
 
 def test_options_name_key_and_unit(manifest):
-    found = parse_label_options(manifest, ["energy=e_ref:kJ/mol/atom", "charge=q"])
-    assert (found["energy"].key, found["energy"].unit) == ("e_ref", "kJ/mol/atom")
-    assert (found["charge"].key, found["charge"].unit, found["charge"].level) == ("q", "e", "node")
+    result = parse_label_options(manifest, ["energy=e_ref:kJ/mol/atom", "charge=q"])
+    assert (result["energy"].key, result["energy"].unit) == ("e_ref", "kJ/mol/atom")
+    assert (result["charge"].key, result["charge"].unit, result["charge"].level) == (
+        "q",
+        "e",
+        "node",
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ unit = "e"
 
 def structures(columns: Columns, indices: np.ndarray, factor: float = 1.0) -> list[Atoms]:
     """Make graphs of a store into structures with their labels."""
-    found = []
+    results = []
     for row in indices:
         nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
         atoms = Atoms(
@@ -110,8 +114,8 @@ def structures(columns: Columns, indices: np.ndarray, factor: float = 1.0) -> li
         )
         atoms.info["e_ref"] = factor * float(columns.targets["energy"][row, 0])
         atoms.arrays["charge"] = columns.targets["charge"][nodes, 0].copy()
-        found.append(atoms)
-    return found
+        results.append(atoms)
+    return results
 
 
 @pytest.fixture
@@ -131,10 +135,10 @@ def evaluated(*arguments: object) -> tuple[dict, str]:
 
 def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip):
     run = built_zip.parent
-    found, _ = evaluated(run / "data/toy.bp", "--ensemble", run)
+    result, _ = evaluated(run / "data/toy.bp", "--ensemble", run)
     table = json.loads((run / "report/ensemble.json").read_text())["heads"]
-    assert found["structures"] == 12
-    for name, head in found["heads"].items():
+    assert result["structures"] == 12
+    for name, head in result["heads"].items():
         for key, value in table[name].items():
             own = key.removeprefix("test_") if key in ("test_mae", "test_rmse") else key
             if own in head and isinstance(value, float):
@@ -147,8 +151,8 @@ def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip):
         rank = spearmanr(distance, error).statistic
         assert head["by_distance"]["spearman"] == pytest.approx(rank, abs=0.01)
         assert head["by_distance"]["distance"] == sorted(head["by_distance"]["distance"])
-    rules = {(each["rule"], each["head"]) for each in found["verdict"]}
-    assert {("mean", name) for name in found["heads"]} <= rules
+    rules = {(each["rule"], each["head"]) for each in result["verdict"]}
+    assert {("mean", name) for name in result["heads"]} <= rules
     assert ("elements", "energy") in rules
     assert ("descriptor", "charge") in rules
 
@@ -164,9 +168,9 @@ def test_an_older_file_without_baselines_is_held_against_the_mean_alone(built_zi
     entries.pop("local_descriptors.safetensors")
     old = tmp_path / "old.zip"
     old.write_bytes(sealed(entries))
-    found, _ = evaluated(built_zip.parent / "data/toy.bp", "--ensemble", old)
-    assert found["heads"]["energy"]["elements_mae"] is None
-    rules = {each["rule"] for each in found["verdict"]}
+    result, _ = evaluated(built_zip.parent / "data/toy.bp", "--ensemble", old)
+    assert result["heads"]["energy"]["elements_mae"] is None
+    rules = {each["rule"] for each in result["verdict"]}
     assert "mean" in rules
     assert not {"elements", "descriptor"} & rules
 
@@ -176,12 +180,12 @@ def test_a_file_with_a_card_gives_the_same_in_other_units(built_zip, store, tmp_
     write(tmp_path / "new.extxyz", structures(store, test, 1000.0))
     card = tmp_path / "card.toml"
     card.write_text(CARD)
-    found, errors = evaluated(
+    result, errors = evaluated(
         tmp_path / "new.extxyz", "--ensemble", built_zip, "--card", card, "--by", "size"
     )
     expected, _ = evaluated(built_zip.parent / "data/toy.bp", "--ensemble", built_zip)
     assert errors == ""
-    for name, head in found["heads"].items():
+    for name, head in result["heads"].items():
         assert head["mae"] == pytest.approx(expected["heads"][name]["mae"], rel=1e-5)
         assert head["coverage90"] == expected["heads"][name]["coverage90"]
         assert sum(part["rows"] for part in head["strata"].values()) == head["rows"]
@@ -199,28 +203,28 @@ def test_figures_are_those_of_predict_with_a_slow_loop(factored_zip, store, tmp_
     bad = several[-1].copy()
     bad.positions[1] = bad.positions[0]
     write(tmp_path / "new.extxyz", [*several, bad])
-    found, said_of_bad = evaluated(
+    result, messages_of_bad = evaluated(
         tmp_path / "new.extxyz", "--ensemble", factored_zip,
         "--target", "energy=e_ref", "--target", "charge=charge:e",
     )  # fmt: skip
     ensemble = Ensemble.load(factored_zip)
     errors, inside, charges, widths = [], 0, 0, []
     for number, atoms in enumerate(several):
-        said = ensemble.predict(atoms).heads
+        prediction = ensemble.predict(atoms).heads
         charges += len(atoms) - (1 if number == 1 else 0)
         if "e_ref" in atoms.info:
-            errors.append(abs(said["energy"].mean[0, 0] - atoms.info["e_ref"]))
-            low, high = said["energy"].lo90[0, 0], said["energy"].hi90[0, 0]
+            errors.append(abs(prediction["energy"].mean[0, 0] - atoms.info["e_ref"]))
+            low, high = prediction["energy"].lo90[0, 0], prediction["energy"].hi90[0, 0]
             inside += low <= atoms.info["e_ref"] <= high
             widths.append(high - low)
-    assert found["structures"] == len(several)
-    assert len(found["errors"]) == 1
-    assert f"new.extxyz@{len(several)}" in said_of_bad
-    assert found["heads"]["energy"]["rows"] == len(several) - 1
-    assert found["heads"]["charge"]["rows"] == charges
-    assert found["heads"]["energy"]["mae"] == pytest.approx(np.mean(errors), rel=1e-5)
-    assert found["heads"]["energy"]["coverage90"] == pytest.approx(inside / len(errors))
-    assert found["heads"]["energy"]["width90"] == pytest.approx(np.mean(widths), rel=1e-5)
+    assert result["structures"] == len(several)
+    assert len(result["errors"]) == 1
+    assert f"new.extxyz@{len(several)}" in messages_of_bad
+    assert result["heads"]["energy"]["rows"] == len(several) - 1
+    assert result["heads"]["charge"]["rows"] == charges
+    assert result["heads"]["energy"]["mae"] == pytest.approx(np.mean(errors), rel=1e-5)
+    assert result["heads"]["energy"]["coverage90"] == pytest.approx(inside / len(errors))
+    assert result["heads"]["energy"]["width90"] == pytest.approx(np.mean(widths), rel=1e-5)
 
 
 def test_what_cannot_be_evaluated_is_one_sentence(built_zip, store, tmp_path):

@@ -79,8 +79,8 @@ def test_a_large_spread_is_flagged(built):
     prediction = ensemble.predict(columns, cal)
     limit = ensemble.manifest.heads["energy"].calibration.spread99
     expected = prediction.heads["energy"].std_epistemic[:, 0] > limit * (1 + 1e-9)
-    found = np.array(["large spread of energy" in trust for trust in prediction.trust])
-    np.testing.assert_array_equal(found, expected)
+    actual = np.array(["large spread of energy" in trust for trust in prediction.trust])
+    np.testing.assert_array_equal(actual, expected)
     assert expected.sum() == 1
     assert prediction.trust.count("ok") >= len(cal) - 2
 
@@ -155,10 +155,10 @@ def test_the_mean_is_that_of_the_members_and_its_intervals_are_the_calibrated_on
     ensemble, columns = Ensemble.load(factored_zip, precision="fp64"), built[1]
     indices = np.arange(9)
     assert len({member.cutoff for member in ensemble.members}) > 1
-    found = ensemble.predict(columns, indices, edges_per_batch=60, levels=(50, 95), members=True)
+    result = ensemble.predict(columns, indices, edges_per_batch=60, levels=(50, 95), members=True)
     assert {50, 80, 90, 95} <= set(ensemble.levels_known())
     alone = [predict_alone(member, columns, indices) for member in ensemble.members]
-    for name, head in found.heads.items():
+    for name, head in result.heads.items():
         known = ensemble.manifest.heads[name].calibration
         weights = [member.weights[name] for member in ensemble.members]
         mean = np.average([one[name] for one in alone], axis=0, weights=weights)
@@ -200,8 +200,8 @@ def test_neighbours_are_those_of_training(ensemble, built_zip):
     assert set(known.ranges) == {"H", "C", "N", "O"}
     assert min(low for low, _ in known.ranges.values()) >= 1
     columns = open_store(built_zip.parent / "data/toy.bp")
-    said = ensemble.predict(columns, columns.indices_of("train")).trust
-    assert not any("coordination" in text for text in said)
+    trust = ensemble.predict(columns, columns.indices_of("train")).trust
+    assert not any("coordination" in text for text in trust)
     assert "unseen coordination of C" in ensemble.predict([Atoms("C")]).trust[0]
     ensemble.manifest = ensemble.manifest.model_copy(update={"coordination": None})
     assert "coordination" not in ensemble.predict([Atoms("C")]).trust[0]

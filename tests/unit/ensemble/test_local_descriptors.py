@@ -282,7 +282,7 @@ def test_an_ensemble_is_held_against_the_regression(known, share: float, level: 
     others = {"mean": np.full_like(truth, truth.mean()), "descriptor": local}
     rows = RowFacts(np.arange(len(truth)), {}, others)
     evidence = collect_evidence(HeadEvidence("size", "1"), predicted, calibration, rows)
-    (sentence,) = (said for said in judge([evidence]) if said["rule"] == "descriptor")
+    (sentence,) = (row for row in judge([evidence]) if row["rule"] == "descriptor")
     assert sentence["level"] == level
 
 

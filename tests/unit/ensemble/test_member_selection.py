@@ -161,13 +161,13 @@ def test_members_for_the_spread_alone_cost_little_or_are_left_out():
 @pytest.mark.parametrize("seed", range(4))
 def test_each_head_weighs_the_members_by_its_own_errors(seed):
     heads = heads_of(seed, candidates=7)
-    found = weigh_members(heads, Terms(10), 5)
-    taken = np.flatnonzero(np.any(found, axis=0))
+    results = weigh_members(heads, Terms(10), 5)
+    taken = np.flatnonzero(np.any(results, axis=0))
     assert len(taken) <= 5
-    for weights in found:
+    for weights in results:
         assert weights.sum() == pytest.approx(1.0)
         assert not np.delete(weights, taken).any()
-    assert not np.array_equal(*found)
+    assert not np.array_equal(*results)
     shared = weigh_members(heads, Terms(10), 5, per_head=False)
     np.testing.assert_array_equal(*shared)
 
@@ -177,9 +177,9 @@ def test_a_candidate_that_one_head_needs_is_a_member():
     rng = np.random.default_rng(2)
     one, other = rng.normal(size=(2, 4, 300))
     one[3], other[:3] = 20.0 * one[3], 20.0 * other[:3]
-    found = weigh_members([one_head(one), one_head(100.0 * other)], Terms(), 4)
-    assert found[0][3] == 0.0
-    assert found[1][3] > 0.9
+    result = weigh_members([one_head(one), one_head(100.0 * other)], Terms(), 4)
+    assert result[0][3] == 0.0
+    assert result[1][3] > 0.9
 
 
 @given(
@@ -191,12 +191,12 @@ def test_a_candidate_that_one_head_needs_is_a_member():
 def test_the_error_of_the_mix_is_the_mean_error_less_the_ambiguity(seed, members, rows, width):
     rng = np.random.default_rng(seed)
     truth = rng.normal(size=(rows, width))
-    said = truth + rng.normal(size=(members, rows, width))
+    predictions = truth + rng.normal(size=(members, rows, width))
     weights = rng.dirichlet(np.ones(members))
 
-    seen = compute_diversity(said, truth, weights)
+    seen = compute_diversity(predictions, truth, weights)
 
-    slow = np.mean([np.sum((weights @ said[:, r] - truth[r]) ** 2) for r in range(rows)])
+    slow = np.mean([np.sum((weights @ predictions[:, r] - truth[r]) ** 2) for r in range(rows)])
     assert seen.mse == pytest.approx(slow, rel=1e-9)
     assert seen.mse == pytest.approx(seen.mean_member_mse - seen.ambiguity, rel=1e-9, abs=1e-12)
     assert seen.ambiguity >= 0.0
@@ -268,9 +268,9 @@ def test_heads_weigh_members_differently_in_the_zip_and_its_predictions(make_run
     ensemble = Ensemble.load(run / "ensemble.zip")
     columns = open_store(run / "data/toy.bp")
     test = columns.indices_of("test")
-    said = ensemble.predict(columns, test).heads["energy"]
+    prediction = ensemble.predict(columns, test).heads["energy"]
     truth = columns.targets["energy"][test]
-    assert np.abs(said.mean - truth).mean() == pytest.approx(
+    assert np.abs(prediction.mean - truth).mean() == pytest.approx(
         table["heads"]["energy"]["test_mae_greedy"], rel=1e-6
     )
     assert table["method"] == "greedy"
@@ -283,7 +283,7 @@ def test_one_set_of_weights_for_all_heads_where_the_campaign_wants_it(make_run):
         assert set(member.weights) == {"energy", "charge"}
 
 
-def test_every_way_is_told_with_its_errors_and_its_cost_on_sel(make_run):
+def test_every_way_is_reported_with_its_errors_and_its_cost_on_sel(make_run):
     context = open_build_context(RunDir(make_run()))
     choice = select_members(context)
     stored, seen = context.stored("sel"), choice.selection
@@ -330,15 +330,15 @@ def test_means_grow_by_one_member_at_a_time():
     sel = {"e": one_head(np.array([[3.0, 3.0], [2.0, 2.0], [-1.0, -1.0]]))}
     test = {"e": one_head(np.array([[4.0], [0.0]]))}  # said by candidates 1 and 0, in that order
 
-    found = compute_size_curves(sel, [0.1, 0.2, 0.3], ["a", "b", "c"], ([1, 0], test))
+    result = compute_size_curves(sel, [0.1, 0.2, 0.3], ["a", "b", "c"], ([1, 0], test))
 
-    assert [s["added"] for s in found["top"]] == ["a", "b", "c"]
-    assert [s["sel_mae"]["e"] for s in found["top"]] == pytest.approx([3.0, 2.5, 4 / 3])
-    assert [s["test_mae"] and s["test_mae"]["e"] for s in found["top"]] == [0.0, 2.0, None]
+    assert [s["added"] for s in result["top"]] == ["a", "b", "c"]
+    assert [s["sel_mae"]["e"] for s in result["top"]] == pytest.approx([3.0, 2.5, 4 / 3])
+    assert [s["test_mae"] and s["test_mae"]["e"] for s in result["top"]] == [0.0, 2.0, None]
     # Greedily: -1 first; then 2 gives a mean of 0.5, 3 of 1.
-    assert [s["added"] for s in found["greedy"]] == ["c", "b", "a"]
-    assert [s["sel_mae"]["e"] for s in found["greedy"]] == pytest.approx([1.0, 0.5, 4 / 3])
-    assert [s["test_mae"] for s in found["greedy"]] == [None, None, None]
+    assert [s["added"] for s in result["greedy"]] == ["c", "b", "a"]
+    assert [s["sel_mae"]["e"] for s in result["greedy"]] == pytest.approx([1.0, 0.5, 4 / 3])
+    assert [s["test_mae"] for s in result["greedy"]] == [None, None, None]
     assert compute_errors(sel, [2]) == {"e": 1.0}
 
 
@@ -364,11 +364,11 @@ def test_the_greedy_order_is_that_of_a_slow_search():
 def test_equal_candidates_come_in_their_order_and_sizes_end_somewhere():
     same = {"e": one_head(np.ones((MOST + 5, 1)))}
     names = [f"t{number}" for number in range(MOST + 5)]
-    found = compute_size_curves(
+    result = compute_size_curves(
         same, [0.0] * (MOST + 5), names, ([], {"e": one_head(np.zeros((1, 1)))})
     )
     for method in ("top", "greedy"):
-        assert [s["added"] for s in found[method]] == names[:MOST]
+        assert [s["added"] for s in result[method]] == names[:MOST]
 
 
 def test_the_table_tells_of_every_size_and_asks_no_new_model_about_test(make_run):

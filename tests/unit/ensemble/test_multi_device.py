@@ -37,8 +37,8 @@ def test_never_above_four_thirds_of_the_best(costs, places):
         return float(loads.max())
 
     best = min(map(longest, itertools.product(range(places), repeat=len(costs))))
-    found = max(sum(costs[n] for n in place) for place in assign_members(costs, places))
-    assert found <= (4 / 3 - 1 / (3 * places)) * best * (1 + 1e-12)
+    result = max(sum(costs[n] for n in place) for place in assign_members(costs, places))
+    assert result <= (4 / 3 - 1 / (3 * places)) * best * (1 + 1e-12)
 
 
 def test_members_on_two_devices_say_what_they_say_on_one(built_zip):
@@ -64,44 +64,44 @@ def test_members_on_two_devices_say_what_they_say_on_one(built_zip):
         assert spread.trust == alone.trust
         for name, head in alone.heads.items():
             for part in ("mean", "std", "std_epistemic", "lo90", "hi90"):
-                found, wanted = getattr(spread.heads[name], part), getattr(head, part)
-                np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+                actual, wanted = getattr(spread.heads[name], part), getattr(head, part)
+                np.testing.assert_allclose(actual, wanted, rtol=1e-9, atol=1e-12)
     assert len(measured.engine.engines) == 2
 
 
 def test_compiled_members_stay_compiled(built_zip):
     ensemble = Ensemble.load(built_zip, compiled=True)
     graphs = open_store(built_zip.parent / "data/toy.bp")
-    asked = []
+    requests = []
 
     def timer(engine, *_):
-        asked.append(engine)
+        requests.append(engine)
         return 1.0
 
     engine = MultiDeviceEngine(ensemble.members, ["cpu", "cpu"], compiled=True, timer=timer)
     engine.divide(graphs, np.arange(5))
-    assert {type(each) for each in (*asked, *engine.engines)} == {CompiledEngine}
+    assert {type(each) for each in (*requests, *engine.engines)} == {CompiledEngine}
 
 
 def test_auto_is_the_device_of_a_slot_else_an_accelerator_else_the_processor(monkeypatch):
     monkeypatch.delenv("HYDRAGNN_HPO_DEVICE", raising=False)
 
-    def found(kind):
+    def result(kind):
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: kind)
         return devices_of("auto")
 
-    assert found(None) == ["cpu"]
-    assert found(torch.device("cuda")) == ["cuda:0"]
-    assert found(torch.device("mps")) == ["cpu"], "it has no fp64"
+    assert result(None) == ["cpu"]
+    assert result(torch.device("cuda")) == ["cuda:0"]
+    assert result(torch.device("mps")) == ["cpu"], "it has no fp64"
     monkeypatch.setenv("HYDRAGNN_HPO_DEVICE", "cuda:3")
-    assert found(torch.device("cuda")) == ["cuda:3"]
+    assert result(torch.device("cuda")) == ["cuda:3"]
 
 
 @pytest.mark.parametrize("named", ["cuda:99", "gpu", "", "cpu,", "cpu,gpu", "meta", "cuda:x"])
 def test_a_device_that_is_not_here_is_a_sentence(named):
-    with pytest.raises(ConfigError, match=r"^device '.*': .*; choose cpu") as said:
+    with pytest.raises(ConfigError, match=r"^device '.*': .*; choose cpu") as exc_info:
         devices_of(named)
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(exc_info.value)
 
 
 def test_several_devices_where_one_is_wanted_are_refused():

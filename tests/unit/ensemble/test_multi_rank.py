@@ -226,7 +226,7 @@ def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder):
     assert list(folder.iterdir()) == [], "a chunk that is done at last is forgotten"
 
 
-def test_a_chunk_that_ends_ranks_is_left_and_told(folder):
+def test_a_chunk_that_ends_ranks_is_left_and_reported(folder):
     pipeline, now = Pipeline(3), 0.0
     for attempt in range(3):
         (folder / f"0-1.{attempt}").touch()
@@ -240,7 +240,7 @@ def test_a_chunk_that_ends_ranks_is_left_and_told(folder):
     assert sorted(pipeline.times) == [ChunkId(0, 0), ChunkId(0, 2)]
 
 
-def test_a_rank_that_is_asked_to_end_leaves_no_claim(folder):
+def test_a_rank_that_is_requested_to_end_leaves_no_claim(folder):
     pipeline = Pipeline(2)
 
     def end(chunk: ChunkId) -> PartHeader:
@@ -403,7 +403,7 @@ def test_a_slot_that_fails_leaves_the_work_to_the_others():
     assert run(Stage(2, [1], [-11], [1], [0], [1])).count([0]) <= MAX_STARTS
 
 
-def test_an_error_that_is_told_meanwhile_ends_the_ranks():
+def test_an_error_that_is_reported_meanwhile_ends_the_ranks():
     def tick() -> None:
         raise JobError("no more")
 
@@ -423,10 +423,10 @@ class Lost(Stage):
             self._away += 1
             self.slots = self._there if self.back and self._away > 3 else ()
             return []
-        told = super().poll(timeout)
-        if told and told[0].data["codes"] == [-9]:
+        events = super().poll(timeout)
+        if events and events[0].data["codes"] == [-9]:
             self.slots = ()
-        return told
+        return events
 
 
 def test_ranks_go_on_when_the_last_host_that_was_lost_is_back():

@@ -50,18 +50,18 @@ def cover(points: np.ndarray, centers: list[int]) -> float:
 @given(st.integers(0, 10**6), st.integers(2, 9), st.integers(1, 3))
 def test_with_equal_scores_it_covers_at_most_twice_as_wide_as_the_best(seed, count, wanted):
     points = np.random.default_rng(seed).normal(size=(count, 2))
-    found = farthest_first(points, np.ones(count), wanted)
+    result = farthest_first(points, np.ones(count), wanted)
     wanted = min(wanted, count)
     best = min(cover(points, list(some)) for some in itertools.combinations(range(count), wanted))
-    assert cover(points, found.rows.tolist()) <= 2.0 * best + 0.01
+    assert cover(points, result.rows.tolist()) <= 2.0 * best + 0.01
 
 
 def test_it_begins_with_the_best_and_goes_far():
     points = np.array([[0.0], [0.1], [5.0], [10.0]])
-    found = farthest_first(points, np.array([1.0, 2.0, 1.0, 1.0]), 3)
+    result = farthest_first(points, np.array([1.0, 2.0, 1.0, 1.0]), 3)
     # 0.1 has the best score; 10 is 9.9 from it, 5 is then 4.9 from both.
-    assert found.rows.tolist() == [1, 3, 2]
-    assert found.distances[1:] == pytest.approx([9.9, 4.9])
+    assert result.rows.tolist() == [1, 3, 2]
+    assert result.distances[1:] == pytest.approx([9.9, 4.9])
 
 
 def test_a_far_but_known_point_does_not_win():
@@ -71,9 +71,9 @@ def test_a_far_but_known_point_does_not_win():
 
 def test_what_is_the_same_is_picked_once():
     points = np.array([[0.0], [0.0], [1.0], [1.0 + 1e-6], [2.0]])
-    found = farthest_first(points, np.array([5.0, 4.0, 3.0, 2.0, 1.0]), 5)
-    assert sorted(found.rows.tolist()) == [0, 2, 4]
-    assert found.duplicates == 2
+    result = farthest_first(points, np.array([5.0, 4.0, 3.0, 2.0, 1.0]), 5)
+    assert sorted(result.rows.tolist()) == [0, 2, 4]
+    assert result.duplicates == 2
     nothing = farthest_first(np.zeros((0, 2)), np.zeros(0), 3)
     assert (len(nothing.rows), nothing.duplicates) == (0, 0)
 
@@ -107,7 +107,7 @@ def head(
     return HeadEntry(**{**values, **more}, calibration=known)
 
 
-def said(std: list[float], epistemic: list[float] | None = None) -> HeadPrediction:
+def prediction_of(std: list[float], epistemic: list[float] | None = None) -> HeadPrediction:
     column = np.array(std)[:, None]
     spread = column if epistemic is None else np.array(epistemic)[:, None]
     return HeadPrediction(column, column, spread, column, column)
@@ -131,13 +131,13 @@ def said(std: list[float], epistemic: list[float] | None = None) -> HeadPredicti
     ],
 )
 def test_the_score_is_the_spread_in_units_of_the_target(entry, std, epistemic, score):
-    assert score_head(entry, said(std, epistemic), np.array([0, 2, 3])).tolist() == score
+    assert score_head(entry, prediction_of(std, epistemic), np.array([0, 2, 3])).tolist() == score
 
 
 def test_heads_whose_spread_tells_nothing_do_not_count_beside_others():
     known = SimpleNamespace(heads={"x": head(), "y": head(), "z": head(a=0.0)})
     offsets = np.array([0, 1])
-    heads = {"x": said([1.0]), "y": said([3.0]), "z": said([9.0], [8.0])}
+    heads = {"x": prediction_of([1.0]), "y": prediction_of([3.0]), "z": prediction_of([9.0], [8.0])}
     assert score_structures(known, heads, offsets).tolist() == [(0.5 + 1.5) / 2]  # type: ignore[arg-type]
     assert score_structures(known, {"z": heads["z"]}, offsets).tolist() == [4.0]  # type: ignore[arg-type]
 
@@ -147,7 +147,7 @@ def test_disagreement_on_forces_is_that_of_dp_gen():
     forces = rng.normal(size=(5, 7, 3))  # members, atoms
     offsets = np.array([0, 3, 7])
     spread = compute_moments(forces, np.full(5, 0.2)).spread
-    found = force_disagreement(
+    result = force_disagreement(
         HeadPrediction(forces[0], spread, spread, forces[0], forces[0]), offsets
     )
     for graph in range(2):
@@ -156,7 +156,7 @@ def test_disagreement_on_forces_is_that_of_dp_gen():
             mean = sum(forces[m, atom] for m in range(5)) / 5
             square = sum(np.linalg.norm(forces[m, atom] - mean) ** 2 for m in range(5)) / 5
             worst = max(worst, float(np.sqrt(square)))
-        assert found[graph] == pytest.approx(worst, rel=1e-12)
+        assert result[graph] == pytest.approx(worst, rel=1e-12)
 
 
 def test_levels_include_their_lower_end():
@@ -191,16 +191,16 @@ def pool(ensemble: Ensemble, some: list[Atoms], size: int) -> Iterator[Structure
 
 def test_the_first_pick_is_the_most_uncertain_one(ensemble):
     some = structures(40)
-    found = pick_structures(ensemble, pool(ensemble, some, 7), PickRequest(5, by="charge"))
-    head, said = ensemble.manifest.heads["charge"], ensemble.predict(some).heads["charge"]
-    column = (said.std if head.calibration.a > 0 else said.std_epistemic)[:, 0]
+    result = pick_structures(ensemble, pool(ensemble, some, 7), PickRequest(5, by="charge"))
+    head, prediction = ensemble.manifest.heads["charge"], ensemble.predict(some).heads["charge"]
+    column = (prediction.std if head.calibration.a > 0 else prediction.std_epistemic)[:, 0]
     ends = np.cumsum([len(atoms) for atoms in some])
     worst = [float(part.max()) for part in np.split(column, ends[:-1])]
-    first = found.candidates[0]
+    first = result.candidates[0]
     assert first.id == f"s{int(np.argmax(worst))}"
     assert first.score == pytest.approx(max(worst) / head.std, rel=1e-6)
-    assert len({candidate.id for candidate in found.candidates}) == 5
-    assert found.counts["read"] == 40
+    assert len({candidate.id for candidate in result.candidates}) == 5
+    assert result.counts["read"] == 40
 
 
 def test_how_the_pool_is_cut_changes_nothing_and_picks_lie_far_apart(ensemble):
@@ -227,9 +227,9 @@ def test_turns_shifts_order_and_supercells_are_the_same_structure(ensemble):
     for other in points[1:4]:
         np.testing.assert_allclose(other, points[0], atol=1e-4)
     assert np.linalg.norm(points[4] - points[0]) > 0.1
-    found = pick_structures(ensemble, pool(ensemble, several, 3), PickRequest(8))
-    assert len({c.id for c in found.candidates} & {"s0", "s1", "s2", "s3"}) == 1
-    assert found.counts["same"] == 3
+    result = pick_structures(ensemble, pool(ensemble, several, 3), PickRequest(8))
+    assert len({c.id for c in result.candidates} & {"s0", "s1", "s2", "s3"}) == 1
+    assert result.counts["same"] == 3
 
 
 def test_unseen_elements_are_picked_on_request_only(ensemble):
@@ -238,8 +238,8 @@ def test_unseen_elements_are_picked_on_request_only(ensemble):
     assert without.counts["unseen"] == 1
     assert "s5" not in {c.id for c in without.candidates}
     with_them = pick_structures(ensemble, pool(ensemble, some, 6), PickRequest(6, unseen=True))
-    told = {c.id: c.trust for c in with_them.candidates}
-    assert "unseen element U" in told["s5"]
+    trust_by_id = {c.id: c.trust for c in with_them.candidates}
+    assert "unseen element U" in trust_by_id["s5"]
 
 
 def test_forces_rank_and_sort_structures_by_the_largest_disagreement(ensemble):
@@ -253,28 +253,28 @@ def test_forces_rank_and_sort_structures_by_the_largest_disagreement(ensemble):
         assert candidate.score == candidate.deviations[DEVIATION]
     values = sorted(c.deviations[DEVIATION] for c in everything.candidates)
     low, high = (values[2] + values[3]) / 2, (values[8] + values[9]) / 2
-    found = pick_structures(
+    result = pick_structures(
         ensemble, pool(ensemble, some, 5), PickRequest(12, by="forces", low=low, high=high)
     )
-    assert all(low <= c.deviations[DEVIATION] < high for c in found.candidates)
-    counts = found.counts
+    assert all(low <= c.deviations[DEVIATION] < high for c in result.candidates)
+    counts = result.counts
     assert (counts["accurate"], counts["candidate"], counts["failed"]) == (3, 6, 3)
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("options", "sentence"),
     [
         (PickRequest(1, by="energi"), "Did you mean 'energy'"),
         (PickRequest(1, by="charge", low=0.1), "add --by forces"),
         (PickRequest(1, by="forces", low=0.3, high=0.1), "is not below --high"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(ensemble, asked, sentence):
+def test_a_request_that_makes_no_sense_is_refused(ensemble, options, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        make_ranking(ensemble, asked)
+        make_ranking(ensemble, options)
 
 
-def test_a_pool_without_candidates_is_told(ensemble):
+def test_a_pool_without_candidates_is_reported(ensemble):
     with pytest.raises(DataError, match="1 unseen"):
         pick_structures(ensemble, pool(ensemble, [Atoms("U")], 1), PickRequest(3))
     with pytest.raises(DataError, match="0 read"):
@@ -290,17 +290,17 @@ def test_the_command_writes_picks_and_tells(built_zip, tmp_path, capsys):
     with source.open("a") as file:
         file.write("1\nProperties=species:S:1:pos:R:3\nQq 0 0 0\n")
     command([source], ensemble=built_zip, out=out, number=4, as_json=True)
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     frames = read(out, ":")
-    assert [frame.info["id"] for frame in frames] == [entry["id"] for entry in told["picked"]]
+    assert [frame.info["id"] for frame in frames] == [entry["id"] for entry in report["picked"]]
     assert [frame.info["pick"] for frame in frames] == [1, 2, 3, 4]
     for frame in frames:
         original = some[int(frame.info["id"][1:])]
         np.testing.assert_allclose(frame.positions, original.positions, atol=1e-7)
         assert frame.symbols.get_chemical_formula() == original.symbols.get_chemical_formula()
         assert {"score", "trust", "energy_std", "charge_std"} <= set(frame.info)
-    assert told["counts"]["read"] == 13
-    assert told["counts"]["bad"] == 1
+    assert report["counts"]["read"] == 13
+    assert report["counts"]["bad"] == 1
     command([source], ensemble=built_zip, out=out, number=4)
     assert "4 of 13 picked" in capsys.readouterr().out
 

@@ -40,17 +40,17 @@ def predict(built_zip, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", line)
         with pytest.raises(SystemExit) as ended:
             main()
-        said = capsys.readouterr()
+        captured = capsys.readouterr()
         code = ended.value.code
         assert isinstance(code, int)
-        return code, said.out, said.err
+        return code, captured.out, captured.err
 
     return run
 
 
 def energies(built_zip: Path, *atoms: Atoms) -> list[float]:
-    found = Ensemble.load(built_zip).predict(atoms).heads["energy"].mean[:, 0]
-    return [float(value) for value in found]
+    results = Ensemble.load(built_zip).predict(atoms).heads["energy"].mean[:, 0]
+    return [float(value) for value in results]
 
 
 def test_a_bad_structure_is_counted_and_the_others_are_written(predict, built_zip):
@@ -61,9 +61,9 @@ def test_a_bad_structure_is_counted_and_the_others_are_written(predict, built_zi
     assert err.endswith("1 of 3 structures could not be predicted\n")
     with Path("o.csv").open() as file:
         rows = list(csv.DictReader(file))
-    found = [float(row["energy"]) for row in rows if row["energy"]]
+    actual = [float(row["energy"]) for row in rows if row["energy"]]
     expected = energies(built_zip, molecule("H2O"), molecule("NH3"))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
     code, _, err = predict("a.extxyz", "--out", "o.extxyz")
     assert code == 0
     assert "o.extxyz leaves out what could not be predicted" in err
@@ -101,7 +101,7 @@ def test_standard_input_is_read_once_and_leaves_nothing(predict, monkeypatch, tm
         assert [row["id"] for row in csv.DictReader(file)] == ["stdin@0", "stdin@1"]
 
 
-def test_what_cannot_be_done_is_said_before_anything_is_written(predict):
+def test_what_cannot_be_done_is_reported_before_anything_is_written(predict):
     write("a.xyz", molecule("H2O"), format="extxyz")
     Path("empty").mkdir()
     for arguments, says in (
@@ -137,14 +137,14 @@ def torn_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "file", "said"),
+    ("spoil", "file", "note"),
     [
         (cut_gzip, "a.extxyz.gz", "how many are missing is not known"),
         (torn_text, "a.extxyz", "by its size about 6 more are missing"),
     ],
 )
 @pytest.mark.parametrize("out", [["--out", "o.csv"], ["--out", "-"], ["--json"]])
-def test_a_file_that_is_read_in_part_fails_after_its_rows(predict, spoil, file, said, out):
+def test_a_file_that_is_read_in_part_fails_after_its_rows(predict, spoil, file, note, out):
     spoil()
     code, printed, err = predict(file, *out)
     assert code == 1
@@ -152,7 +152,7 @@ def test_a_file_that_is_read_in_part_fails_after_its_rows(predict, spoil, file, 
         printed = Path("o.csv").read_text()
     assert f"{file}@1" in printed
     only = (
-        rf"^error: {file}: only its first \d+ structures could be read; {said}; get the file again"
+        rf"^error: {file}: only its first \d+ structures could be read; {note}; get the file again"
     )
     assert re.search(only, err, re.M)
 
@@ -163,12 +163,12 @@ def test_a_large_file_that_shrinks_while_it_is_read_is_noticed(tmp_path):
     assert path.stat().st_size > 2**16
     with ChunkReader(list_input_sources([path]), rules_for(4.0), StructureFiles()) as reader:
         write(path, [molecule("C6H6")] * 40)
-        found = list(read_structures(reader))
-    assert sum(len(some.ids) for some in found) == 41
-    assert found[-1].incomplete[0].startswith(f"{path}: only its first 40 structures")
+        results = list(read_structures(reader))
+    assert sum(len(some.ids) for some in results) == 41
+    assert results[-1].incomplete[0].startswith(f"{path}: only its first 40 structures")
 
 
-def test_the_second_writer_of_an_output_is_told_who_writes(predict):
+def test_the_second_writer_of_an_output_gets_the_name_of_the_first(predict):
     write("a.extxyz", [molecule("H2O")])
     folder = PartFolder(Path("o.csv"))
     folder.folder.mkdir()
@@ -195,7 +195,7 @@ def test_a_full_disk_leaves_no_empty_folder(predict, monkeypatch):
     assert [path.name for path in Path().iterdir()] == ["a.extxyz"]
 
 
-def test_misspelt_names_are_told_before_what_they_need(predict):
+def test_misspelt_names_are_reported_before_what_they_need(predict):
     write("a.extxyz", molecule("H2O"))
     for option, name, says in (
         ("--backend", "lokal", "'backend' is \"lokal\": write 'local', "),
@@ -226,7 +226,7 @@ def test_the_input_is_never_replaced(predict, built_zip):
     assert sorted(path.name for path in Path().iterdir()) == ["a.extxyz", "folder"]
 
 
-def test_a_key_that_no_structure_has_is_said(predict):
+def test_a_key_that_no_structure_has_is_reported(predict):
     """The column stays, so that scripts do not break; one key in one structure is enough."""
     labelled = molecule("H2O")
     labelled.info["label"] = "new"

@@ -56,10 +56,10 @@ def small_pieces(monkeypatch):
 
 def frames(count: int) -> list[Atoms]:
     rng = np.random.default_rng(5)
-    found = [molecule(("H2O", "CH4", "NH3", "CH3OH")[n % 4]) for n in range(count)]
-    for atoms in found:
+    results = [molecule(("H2O", "CH4", "NH3", "CH3OH")[n % 4]) for n in range(count)]
+    for atoms in results:
         atoms.rattle(0.05, rng=rng)
-    return found
+    return results
 
 
 def reading_of(*paths: Path, model: Ensemble, keep: tuple[str, ...] = ()) -> ChunkReader:
@@ -106,8 +106,8 @@ def test_pieces_of_any_source_give_what_the_structures_give(tmp_path, model, bui
         rows = table_of(model, built_zip, tmp_path / "out.csv", tmp_path / source)
         names = [f"{n}.xyz@0" if source == "many" else f"{source}@{n}" for n in range(9)]
         assert [row["id"] for row in rows] == names
-        found = [float(row["energy"]) for row in rows]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+        actual = [float(row["energy"]) for row in rows]
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
         assert not (tmp_path / "out.csv.parts").exists()
 
 
@@ -123,9 +123,9 @@ def test_ranks_read_what_one_process_reads(tmp_path, model):
         for lot, count in ((0, 10), (1, 6)):
             for number in range(rank, 4, 2):
                 batches = list(mine.batches(ChunkId(lot, number)))
-                found = [name for some, _ in batches for name in some.ids]
+                actual = [name for some, _ in batches for name in some.ids]
                 first = 10 * lot + 4 * number
-                assert found == ids[first : min(first + 4, 10 * lot + count)]
+                assert actual == ids[first : min(first + 4, 10 * lot + count)]
                 assert batches[-1][1] == (4 * number + 4 > count)
 
 
@@ -228,7 +228,7 @@ def test_no_more_graphs_are_held_than_a_few_batches_have(tmp_path, model, built_
     assert 2 <= most <= 12
 
 
-def test_what_is_asked_for_is_looked_at_first(model, built_zip):
+def test_what_is_requested_is_looked_at_first(model, built_zip):
     layout = select_columns(model, built_zip, levels=("95", "50"), keep=("gap", "gap"))
     assert (layout.levels, layout.keep) == ((50, 95), ("gap",))
     with pytest.raises(
@@ -243,11 +243,11 @@ def test_what_is_asked_for_is_looked_at_first(model, built_zip):
 def test_a_broken_run_goes_on_where_it_was(tmp_path, model, built_zip):
     write(tmp_path / "a.extxyz", frames(18))
     table_of(model, built_zip, tmp_path / "whole.csv", tmp_path / "a.extxyz")
-    told: list[bool] = []
+    reports: list[bool] = []
 
     def breaks(header: PartHeader, before: bool) -> None:
-        told.append(before)
-        if len(told) == 3:
+        reports.append(before)
+        if len(reports) == 3:
             raise KeyboardInterrupt
 
     out = tmp_path / "out.csv"
@@ -255,7 +255,7 @@ def test_a_broken_run_goes_on_where_it_was(tmp_path, model, built_zip):
         table_of(model, built_zip, out, tmp_path / "a.extxyz", tell=breaks)
     assert not out.exists()
     table_of(model, built_zip, out, tmp_path / "a.extxyz", tell=breaks)
-    assert told == [False] * 3 + [True] * 3 + [False] * 2
+    assert reports == [False] * 3 + [True] * 3 + [False] * 2
     for name in ("out.csv", "out.nodes.csv"):
         other = tmp_path / name.replace("out", "whole")
         assert (tmp_path / name).read_bytes() == other.read_bytes()

@@ -23,12 +23,12 @@ def parts(tmp_path):
 
 def test_a_part_is_read_as_it_was_written(parts):
     chunk = ChunkId(3, 14)
-    said = parts.write(
+    header = parts.write(
         chunk, {"": b"x\n\ny", ".nodes": b""}, PredictOutcome(5, 1, ["why"], {"gap"}), last=True
     )
-    assert parts.header(chunk) == said
-    assert (said.structures, said.failed, said.last, said.errors) == (5, 1, True, ["why"])
-    assert said.kept == ["gap"]
+    assert parts.header(chunk) == header
+    assert (header.structures, header.failed, header.last, header.errors) == (5, 1, True, ["why"])
+    assert header.kept == ["gap"]
     assert parts.read(chunk) == {"": b"x\n\ny", ".nodes": b""}
     assert parts.header(ChunkId(3, 15)) is None
 

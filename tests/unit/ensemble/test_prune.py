@@ -47,7 +47,7 @@ def test_the_calibration_data_repeats_the_calibration_of_the_build(content):
         assert (again.rows, again.groups) == (head.calibration.rows, head.calibration.groups)
 
 
-def test_two_members_are_calibrated_on_what_these_two_said(content, monkeypatch):
+def test_two_members_are_calibrated_on_what_these_two_predicted(content, monkeypatch):
     monkeypatch.setattr(error_factors, "_FEW", 2)  # there are few structures
     names = [member.trial for member in content.manifest.members]
     stay = names[2:4]
@@ -65,9 +65,9 @@ def test_two_members_are_calibrated_on_what_these_two_said(content, monkeypatch)
         old = weights_of(content.manifest, name)
         share = np.array([old[trial] for trial in stay])
         share /= share.sum()
-        said = np.stack([seen.predictions[trial] for trial in stay])
-        mean = np.tensordot(share, said, 1)
-        spread = np.sqrt(np.tensordot(share, (said - mean) ** 2, 1))
+        predictions = np.stack([seen.predictions[trial] for trial in stay])
+        mean = np.tensordot(share, predictions, 1)
+        spread = np.sqrt(np.tensordot(share, (predictions - mean) ** 2, 1))
         largest = [
             spread[seen.graph == g].max() for g in range(len(content.calibration_data.group))
         ]
@@ -95,13 +95,13 @@ def test_a_pruned_ensemble_is_written_opened_and_pruned_again(content, tmp_path)
     names = [member.trial for member in content.manifest.members]
     once, _ = prune_members(content, names[:3], where="here")
     write_artefact(tmp_path / "once.zip", once)
-    found = read_artefact(tmp_path / "once.zip")
-    twice, _ = prune_members(found, names[:1], where="here")
+    artefact = read_artefact(tmp_path / "once.zip")
+    twice, _ = prune_members(artefact, names[:1], where="here")
     write_artefact(tmp_path / "twice.zip", twice)
     ensemble = Ensemble.load(tmp_path / "twice.zip")
     assert [member.trial for member in ensemble.members] == names[:1]
     assert [len(step.removed) for step in ensemble.manifest.pruned] == [len(names) - 3, 2]
-    assert ensemble.manifest.pruned[1].parent == found.identity
+    assert ensemble.manifest.pruned[1].parent == artefact.identity
     card = render_model_card(twice.manifest, twice.configs)
     assert "It was not evaluated" in card
     assert "calibrated again" in card

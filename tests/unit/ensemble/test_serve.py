@@ -84,10 +84,10 @@ def errors_of(answer: httpx.Response) -> list[str | None]:
 
 def refusal(answer: httpx.Response) -> str:
     assert answer.headers["content-type"] == "application/json"
-    found = answer.json()
-    assert list(found) == ["error"]
+    answers = answer.json()
+    assert list(answers) == ["error"]
     assert "Traceback" not in answer.text
-    return str(found["error"])
+    return str(answers["error"])
 
 
 def test_answers_equal_those_of_the_ensemble(call, ensemble):
@@ -102,8 +102,8 @@ def test_answers_equal_those_of_the_ensemble(call, ensemble):
     assert [first["trust"], second["trust"]] == list(wanted.trust)
     for part in ("mean", "std", "std_epistemic", "lo90", "hi90"):
         energy, charge = (getattr(wanted.heads[name], part)[:, 0] for name in ("energy", "charge"))
-        found = [entry["heads"]["energy"][part] for entry in (first, second)]
-        np.testing.assert_allclose(found, energy, rtol=1e-5, atol=1e-6)
+        actual = [entry["heads"]["energy"][part] for entry in (first, second)]
+        np.testing.assert_allclose(actual, energy, rtol=1e-5, atol=1e-6)
         atoms = first["heads"]["charge"][part] + second["heads"]["charge"][part]
         np.testing.assert_allclose(atoms, charge, rtol=1e-5, atol=1e-6)
     assert answer.json()["units"] == {"energy": "eV/atom", "charge": "e"}
@@ -148,7 +148,7 @@ def test_a_bad_structure_has_its_reason_and_spoils_no_other(call, change, reason
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/info"), ("POST", "/predict")])
-def test_without_the_token_nothing_is_told_but_health(call, method, path):
+def test_without_the_token_nothing_is_reported_but_health(call, method, path):
     for header in ("", "Bearer wrong"):
         answer = call(lambda c, h=header: c.request(method, path, headers={"authorization": h}))
         assert answer.status_code == 401
@@ -165,11 +165,11 @@ def test_there_are_no_other_pages(call, path):
 
 
 def test_info_names_heads_units_and_limits(call):
-    told = call(lambda c: c.get("/info"), structures=7).json()
-    assert told["heads"]["charge"]["unit"] == "e"
-    assert told["elements"] == [1, 6, 7, 8]
-    assert told["limits"]["structures"] == 7
-    assert "positions" in told["structure"]["properties"]
+    report = call(lambda c: c.get("/info"), structures=7).json()
+    assert report["heads"]["charge"]["unit"] == "e"
+    assert report["elements"] == [1, 6, 7, 8]
+    assert report["limits"]["structures"] == 7
+    assert "positions" in report["structure"]["properties"]
 
 
 @pytest.mark.parametrize(
@@ -271,12 +271,12 @@ def came(monkeypatch):
     noted: list[str] = []
     submit = PredictWorker.submit
 
-    def asked(self: PredictWorker, body: bytes, kind: str) -> Any:
+    def record_request(self: PredictWorker, body: bytes, kind: str) -> Any:
         answer = submit(self, body, kind)
         noted.append(kind)
         return answer
 
-    monkeypatch.setattr(PredictWorker, "submit", asked)
+    monkeypatch.setattr(PredictWorker, "submit", record_request)
     return noted
 
 
@@ -421,11 +421,11 @@ def test_others_get_in_only_with_a_chosen_token_and_over_a_warning(built_zip, mo
             command(built_zip, host=host, dry_run=True)
     monkeypatch.setenv("HYDRAGNN_HPO_TOKEN", "a-token-for-tests-only")
     command(built_zip, host="0.0.0.0", dry_run=True)
-    said = capsys.readouterr()
-    assert "clear text" in said.err
-    assert "would serve" in said.out
-    assert "energy [eV/atom]" in said.out
-    assert "a-token" not in said.out + said.err
+    captured = capsys.readouterr()
+    assert "clear text" in captured.err
+    assert "would serve" in captured.out
+    assert "energy [eV/atom]" in captured.out
+    assert "a-token" not in captured.out + captured.err
 
 
 @pytest.mark.parametrize(

@@ -46,18 +46,18 @@ class Service:
 
     def _started(self) -> int:
         assert self.process.poll() is None, self.log.read_text()
-        found = re.search(r"on http://127\.0\.0\.1:(\d+)", self.log.read_text())
-        return int(found[1]) if found and "startup complete" in self.log.read_text() else 0
+        match = re.search(r"on http://127\.0\.0\.1:(\d+)", self.log.read_text())
+        return int(match[1]) if match and "startup complete" in self.log.read_text() else 0
 
     def ask(self, body: dict[str, object]) -> tuple[int, dict[str, object]]:
         """Ask until somebody answers in time: a machine may stand still for a while."""
-        found: tuple[int, dict[str, object]] = until(lambda: self._ask(body), "answer in time")
-        return found
+        result: tuple[int, dict[str, object]] = until(lambda: self._ask(body), "answer in time")
+        return result
 
     def _ask(self, body: dict[str, object]) -> tuple[int, dict[str, object]] | None:
         with contextlib.suppress(ConnectionError):
-            found = self._answer(body)
-            return None if found[0] in (408, 503) else found
+            result = self._answer(body)
+            return None if result[0] in (408, 503) else result
         return None
 
     def _answer(self, body: dict[str, object]) -> tuple[int, dict[str, object]]:
@@ -65,9 +65,9 @@ class Service:
         headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
         connection.request("POST", "/predict", json.dumps(body), headers)
         answer = connection.getresponse()
-        found = answer.status, json.loads(answer.read())
+        results = answer.status, json.loads(answer.read())
         connection.close()
-        return found
+        return results
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def service(built_zip, tmp_path_factory):
         running.process.wait()
 
 
-def test_it_answers_survives_attacks_and_stops_when_told(service):
+def test_it_answers_survives_attacks_and_stops_on_request(service):
     status, answer = service.ask({"structures": [WATER, {**WATER, "positions": []}]})
     assert status == 200
     good, bad = answer["structures"]  # type: ignore[misc]

@@ -15,11 +15,11 @@ def test_small_files_are_taken_together_and_large_ones_alone(tmp_path):
         (tmp_path / name).write_bytes(b"x" * size)
     (tmp_path / "id_prop.csv").write_text("a,1\n")
     (tmp_path / ".hidden").write_text("x")
-    found = [
+    actual = [
         ([path.name for path in source.paths], source.whole)
         for source in list_input_sources([tmp_path])
     ]
-    assert found == [
+    assert actual == [
         (["a.cif", "b.cif"], True),
         (["c.xyz"], False),
         (["d.cif"], True),

@@ -247,8 +247,8 @@ def test_the_file_knows_size_axis_and_means(ensemble):
     assert (dos.shape, dos.size, dos.width) == ("spectrum", 6, 6)
     assert dos.axis is not None
     assert dos.axis.points(6) == [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0]
-    shown = describe_ensemble(ensemble.manifest)["heads"]["dos"]
-    assert (shown["size"], shown["axis"]["unit"]) == (6, "eV")
+    description = describe_ensemble(ensemble.manifest)["heads"]["dos"]
+    assert (description["size"], description["axis"]["unit"]) == (6, "eV")
     assert dos.baseline is not None
     assert len(dos.baseline.mean) == 6
 

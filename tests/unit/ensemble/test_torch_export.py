@@ -91,28 +91,30 @@ def some_of(path: Path, *trials: str, precision: str | None = None) -> Ensemble:
     return Ensemble(Manifest.model_validate(values), members)
 
 
-def assert_same(said: dict[str, Tensor], ensemble: Ensemble, target: str, name: str) -> None:
+def assert_same(outputs: dict[str, Tensor], ensemble: Ensemble, target: str, name: str) -> None:
     structures = STRUCTURES[name]
     head = ensemble.predict(structures).heads[target]
     for key in ("mean", "std", "std_epistemic"):
         expected = getattr(head, key)
         largest = float(np.abs(expected).max())
-        np.testing.assert_allclose(said[key].numpy(), expected, rtol=1e-5, atol=1e-5 * largest)
+        np.testing.assert_allclose(outputs[key].numpy(), expected, rtol=1e-5, atol=1e-5 * largest)
     if ensemble.manifest.heads[target].energy and len(structures) == 1:
-        assert_same_slopes(said, ensemble, structures[0])
+        assert_same_slopes(outputs, ensemble, structures[0])
 
 
-def assert_same_slopes(said: dict[str, Tensor], ensemble: Ensemble, atoms: Atoms) -> None:
+def assert_same_slopes(outputs: dict[str, Tensor], ensemble: Ensemble, atoms: Atoms) -> None:
     atoms = atoms.copy()
     atoms.calc = EnsembleCalculator(ensemble)
     forces = atoms.get_forces()
     scale = max(float(np.abs(forces).max()), 1e-3)
-    np.testing.assert_allclose(said["forces"].numpy(), forces, atol=1e-5 * scale)
+    np.testing.assert_allclose(outputs["forces"].numpy(), forces, atol=1e-5 * scale)
     spread = atoms.calc.results["forces_std_epistemic"]
-    np.testing.assert_allclose(said["forces_std_epistemic"].numpy(), spread, atol=1e-4 * scale)
+    np.testing.assert_allclose(outputs["forces_std_epistemic"].numpy(), spread, atol=1e-4 * scale)
     if atoms.pbc.all():
         stress = atoms.get_stress(voigt=False).reshape(1, 9)
-        np.testing.assert_allclose(said["stress"].numpy(), stress, atol=1e-5 * np.abs(stress).max())
+        np.testing.assert_allclose(
+            outputs["stress"].numpy(), stress, atol=1e-5 * np.abs(stress).max()
+        )
 
 
 @pytest.mark.parametrize("target", ["energy", "charge"])
@@ -183,13 +185,13 @@ def test_a_program_needs_nothing_of_ours(factored_zip, tmp_path, aot):
     assert page == json.loads((tmp_path / "program.json").read_text())
     content = (tmp_path / "program.pt2").read_bytes()
     assert page["sha256"] == hashlib.sha256(content).hexdigest()
-    found = alone(tmp_path / "program.pt2", page["cutoff"], tmp_path)
-    for name, said in found.items():
-        assert_same(said, ensemble, target, name)
-        assert list(said) == [row["name"] for row in page["outputs"]]
+    result = alone(tmp_path / "program.pt2", page["cutoff"], tmp_path)
+    for name, outputs in result.items():
+        assert_same(outputs, ensemble, target, name)
+        assert list(outputs) == [row["name"] for row in page["outputs"]]
         for row in page["outputs"]:
-            assert list(said[row["name"]].shape) == sized(row["shape"], name)
-            assert str(said[row["name"]].dtype) == f"torch.{row['dtype']}"
+            assert list(outputs[row["name"]].shape) == sized(row["shape"], name)
+            assert str(outputs[row["name"]].dtype) == f"torch.{row['dtype']}"
     given = inputs(STRUCTURES["several"], page["cutoff"])
     for tensor, row in zip(given, page["inputs"], strict=True):
         assert str(tensor.dtype) == f"torch.{row['dtype']}"
@@ -238,8 +240,8 @@ def test_every_conv_ignores_the_ghost_or_is_refused(factored_zip, conv):
         return
     check_exportable(ensemble, "charge")
     program = EnsembleProgram(ensemble.members, "charge", ensemble.manifest.heads["charge"])
-    said = program(*inputs(STRUCTURES["several"], ensemble.cutoff))
-    assert_same(said, ensemble, "charge", "several")
+    outputs = program(*inputs(STRUCTURES["several"], ensemble.cutoff))
+    assert_same(outputs, ensemble, "charge", "several")
 
 
 @pytest.mark.slow
@@ -248,12 +250,12 @@ def test_a_conv_that_is_not_refused_is_traced(factored_zip, conv):
     ensemble = member_with(Ensemble.load(factored_zip), conv, layers=1)
     module = trace_program(ensemble, "charge").module()
     for name in ("several", "atom"):
-        said = module(*inputs(STRUCTURES[name], ensemble.cutoff))
-        assert_same(said, ensemble, "charge", name)
+        outputs = module(*inputs(STRUCTURES[name], ensemble.cutoff))
+        assert_same(outputs, ensemble, "charge", name)
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("options", "reason"),
     [
         ({"max_neighbors": 12}, "caps its neighbours"),
         ({"attention": "gps"}, "attention lays out"),
@@ -263,8 +265,8 @@ def test_a_conv_that_is_not_refused_is_traced(factored_zip, conv):
         ({"pool": "attention"}, "pool 'attention'"),
     ],
 )
-def test_what_depends_on_values_is_refused(factored_zip, told, reason):
-    ensemble = member_with(Ensemble.load(factored_zip), "gin", **told)
+def test_what_depends_on_values_is_refused(factored_zip, options, reason):
+    ensemble = member_with(Ensemble.load(factored_zip), "gin", **options)
     with pytest.raises(ConfigError, match=f"member t0001 cannot be exported: .*{reason}"):
         check_exportable(ensemble, "energy")
 
@@ -278,11 +280,11 @@ def test_attributes_are_inputs(factored_zip):
     for number, atoms in enumerate(structures):
         atoms.info["charge"] = 1.0 - number
     given = inputs(structures, ensemble.cutoff)
-    said = program(*given, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    outputs = program(*given, torch.tensor([1.0, 0.0], dtype=torch.float64))
     expected = ensemble.predict(structures).heads["energy"].mean
-    np.testing.assert_allclose(said["mean"].numpy(), expected, rtol=1e-9)
+    np.testing.assert_allclose(outputs["mean"].numpy(), expected, rtol=1e-9)
     other = program(*given, torch.tensor([0.0, 0.0], dtype=torch.float64))
-    assert abs(other["mean"][0] - said["mean"][0]) > 1e-6
+    assert abs(other["mean"][0] - outputs["mean"][0]) > 1e-6
 
 
 def test_a_total_that_values_sum_to_is_an_input(summed_run):
@@ -295,10 +297,10 @@ def test_a_total_that_values_sum_to_is_an_input(summed_run):
     assert energy.names == ()
     program = trace_program(ensemble, "charge").module()
     given = inputs(structures, ensemble.cutoff)
-    said = program(*given, torch.tensor(totals, dtype=torch.float64))["mean"]
+    outputs = program(*given, torch.tensor(totals, dtype=torch.float64))["mean"]
     expected = ensemble.predict(structures)["charge"].mean
-    np.testing.assert_allclose(said.numpy(), expected, rtol=0, atol=1e-6)
-    summed = torch.zeros(3, dtype=torch.float64).index_add(0, given[4], said.flatten())
+    np.testing.assert_allclose(outputs.numpy(), expected, rtol=0, atol=1e-6)
+    summed = torch.zeros(3, dtype=torch.float64).index_add(0, given[4], outputs.flatten())
     assert summed.tolist() == pytest.approx(totals, abs=1e-12)
 
 

@@ -38,8 +38,8 @@ def test_crps_is_its_integral(error, sigma):
     ends = (min(0.0, error) - 9 * sigma, max(0.0, error) + 9 * sigma)
     below, _ = quad(lambda x: norm.cdf(x, scale=sigma) ** 2, ends[0], error)
     above, _ = quad(lambda x: norm.sf(x, scale=sigma) ** 2, error, ends[1])
-    found = uncertainty_scores.crps(np.array([error]), np.array([sigma]))
-    assert found == pytest.approx(below + above, rel=1e-7)
+    actual = uncertainty_scores.crps(np.array([error]), np.array([sigma]))
+    assert actual == pytest.approx(below + above, rel=1e-7)
     assert uncertainty_scores.crps(np.array([0.5, -1.0]), np.zeros(2)) == 0.75, "sigma is 0"
 
 
@@ -89,8 +89,8 @@ def test_lines_cross_the_diagonal_by_hand():
 def test_gaussian_coverage_by_hand():
     """|z| of 0.5, 1, 2: the 50 % interval ends at 0.674, the 90 % one at 1.645."""
     error, levels = np.array([0.5, -1.0, 2.0]), np.array([0.5, 0.9, 0.99])
-    found = uncertainty_scores.gaussian_coverage(error, np.ones(3), levels)
-    assert found == pytest.approx([1 / 3, 2 / 3, 1.0])
+    actual = uncertainty_scores.gaussian_coverage(error, np.ones(3), levels)
+    assert actual == pytest.approx([1 / 3, 2 / 3, 1.0])
     end = np.array([norm.ppf(0.75)])  # belongs to the interval
     assert uncertainty_scores.gaussian_coverage(end, np.ones(1), np.array([0.5])) == [1.0]
 
@@ -200,9 +200,9 @@ def test_the_norm_of_the_error_is_that_of_the_whole(shape):
 
 
 def test_a_predicted_variance_counts_in_both():
-    found = replace(predicted([1.0, 2.0]), noise=np.full((2, 1), 0.75))
-    assert found.raw.ravel() == pytest.approx([1.0, 1.0])
-    assert found.sigma(replace(KNOWN, c=4.0)).ravel() == pytest.approx([2.0, 2.0])
+    result = replace(predicted([1.0, 2.0]), noise=np.full((2, 1), 0.75))
+    assert result.raw.ravel() == pytest.approx([1.0, 1.0])
+    assert result.sigma(replace(KNOWN, c=4.0)).ravel() == pytest.approx([2.0, 2.0])
 
 
 def test_the_conformal_area_is_zero_where_the_curve_is_the_diagonal():
@@ -215,9 +215,9 @@ def test_the_conformal_area_is_zero_where_the_curve_is_the_diagonal():
 
 def test_kinds_have_intervals_of_their_own():
     tables = {"large": {key(q): 100 * q for q in GRID}}
-    found = replace(predicted([1.0, 8.0, 12.0, 20.0]), stratum=np.array(["s", "s", "large", "s"]))
+    result = replace(predicted([1.0, 8.0, 12.0, 20.0]), stratum=np.array(["s", "s", "large", "s"]))
     kinds = np.array(["x", "x", "y", "y"])
-    parts = compute_strata_figures(found, replace(KNOWN, tables=tables), kinds)
+    parts = compute_strata_figures(result, replace(KNOWN, tables=tables), kinds)
     assert {name: part["rows"] for name, part in parts.items()} == {"x": 2, "y": 2}
     assert parts["x"]["coverage90"] == 1.0
     assert parts["y"]["coverage90"] == 0.5

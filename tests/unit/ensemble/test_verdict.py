@@ -46,15 +46,15 @@ GOOD = HeadEvidence(
 )
 
 
-def said(rule, **changes):
+def verdict_by(rule, **changes):
     """Return level and sentence of one rule, or None, with some evidence changed."""
-    found = judge([dataclasses.replace(GOOD, **changes)])
-    return next(((v["level"], v["sentence"]) for v in found if v["rule"] == rule), None)
+    verdicts = judge([dataclasses.replace(GOOD, **changes)])
+    return next(((v["level"], v["sentence"]) for v in verdicts if v["rule"] == rule), None)
 
 
 def test_a_good_head_gets_good_news_only_and_every_sentence_has_its_reason():
-    found = judge([GOOD], SearchEvidence("t1", [1.0] * 20, [1.0] * 20, 4))
-    assert [v["rule"] for v in found] == [
+    verdicts = judge([GOOD], SearchEvidence("t1", [1.0] * 20, [1.0] * 20, 4))
+    assert [v["rule"] for v in verdicts] == [
         "mean",
         "elements",
         "descriptor",
@@ -63,11 +63,11 @@ def test_a_good_head_gets_good_news_only_and_every_sentence_has_its_reason():
         "ranking",
         "intervals",
     ]
-    assert {v["level"] for v in found} == {"good"}
-    assert {v["head"] for v in found} == {"band_gap"}
-    assert all(v["because"] for v in found)
-    assert all(len(v["sentence"]) < 250 and v["sentence"].endswith(".") for v in found)
-    assert found[0]["sentence"] == (
+    assert {v["level"] for v in verdicts} == {"good"}
+    assert {v["head"] for v in verdicts} == {"band_gap"}
+    assert all(v["because"] for v in verdicts)
+    assert all(len(v["sentence"]) < 250 and v["sentence"].endswith(".") for v in verdicts)
+    assert verdicts[0]["sentence"] == (
         "band gap: MAE 0.2 eV, 20 % of the error of always predicting the mean (100 groups of "
         "structures)."
     )
@@ -231,14 +231,14 @@ CASES = {
 
 @pytest.mark.parametrize(("rule", "changes", "level", "words"), CASES.values(), ids=CASES)
 def test_a_rule_speaks_on_its_side_of_the_threshold(rule, changes, level, words):
-    found = said(rule, **changes)
-    assert (found[0] if found else None) == level
-    assert words in (found[1] if found else "")
+    result = verdict_by(rule, **changes)
+    assert (result[0] if result else None) == level
+    assert words in (result[1] if result else "")
 
 
 def test_the_worst_kinds_come_first_and_the_others_are_counted():
     kinds = tuple(KindCoverage(f"e{n}", 0.5 - n / 100, 50) for n in range(8))
-    assert said("kinds", kinds=kinds)[1].endswith(
+    assert verdict_by("kinds", kinds=kinds)[1].endswith(
         "e7 (43 %), e6 (44 %), e5 (45 %), e4 (46 %), e3 (47 %), e2 (48 %) and 2 more."
     )
 
@@ -258,33 +258,33 @@ def test_the_worst_kinds_come_first_and_the_others_are_counted():
     ],
 )
 def test_more_training_more_search_and_more_members(changes, rule):
-    found = judge([], SearchEvidence("t0007", **changes))
-    assert [v["rule"] for v in found] == ([rule] if rule else [])
-    assert all(v["head"] is None for v in found)
+    verdicts = judge([], SearchEvidence("t0007", **changes))
+    assert [v["rule"] for v in verdicts] == ([rule] if rule else [])
+    assert all(v["head"] is None for v in verdicts)
 
 
 def test_groups_are_the_units_of_a_comparison():
     errors, other = np.array([1.0, 1.0, 2.0]), np.array([2.0, 3.0, 2.0])
     # Differences by group: -3 and 0; mean -1.5, standard deviation 3 / sqrt(2) = 2.1213, and the
     # sum of two groups has sqrt(2) times that, 3: z = -1.
-    found = compare(errors, other, np.array([7, 7, 9]))
-    assert found == pytest.approx((7 / 3, -1.0), rel=1e-5)
+    actual = compare(errors, other, np.array([7, 7, 9]))
+    assert actual == pytest.approx((7 / 3, -1.0), rel=1e-5)
     assert compare(errors, other, np.array([7, 7, 7])) == pytest.approx((7 / 3, 0.0), rel=1e-5)
 
 
 def test_a_learning_curve_counts_groups_too():
     quarter, half, full = np.array([4.0, 4.0, 4.0]), np.array([2.0, 3.0, 2.0]), np.ones(3)
     fits = [(10, quarter), (20, half), (41, full)]
-    found = make_data_curve(fits, np.array([7, 7, 9]), epochs=3, full=9)
+    result = make_data_curve(fits, np.array([7, 7, 9]), epochs=3, full=9)
     # Differences by group: -3 and -1; standard deviation sqrt(2), the sum of two has 2: z = -2.
-    assert found.maes == pytest.approx((4.0, 7 / 3, 1.0), rel=1e-5)
-    assert (found.structures, found.z) == ((10, 20, 41), pytest.approx(-2.0))
-    assert (found.epochs, found.full) == (3, 9)
+    assert result.maes == pytest.approx((4.0, 7 / 3, 1.0), rel=1e-5)
+    assert (result.structures, result.z) == ((10, 20, 41), pytest.approx(-2.0))
+    assert (result.epochs, result.full) == (3, 9)
 
 
 def test_an_error_without_a_unit_is_a_number():
-    assert "MAE 0.2, 20 %" in said("mean", unit="1")[1]
-    assert "has 0.4, the ensemble" in said("elements", unit="1")[1]
+    assert "MAE 0.2, 20 %" in verdict_by("mean", unit="1")[1]
+    assert "has 0.4, the ensemble" in verdict_by("elements", unit="1")[1]
 
 
 def test_noise_is_called_noise_and_nothing_else_is_concluded():
@@ -301,17 +301,19 @@ def test_noise_is_called_noise_and_nothing_else_is_concluded():
         "single": 0.15 * random.normal(size=(120, 1)),
     }
     head = HeadEvidence("x", "eV", data=DataCurve((25, 50, 100), (0.8, 0.79, 0.8), 0.3, 9, 9))
-    found = judge([collect_evidence(head, predicted, known, RowFacts(np.arange(120), {}, others))])
-    assert [v["rule"] for v in found] == ["mean", "ranking", "intervals"]
-    assert "was not learned" in found[0]["sentence"]
-    assert "do not pick" in found[1]["sentence"]
+    verdicts = judge(
+        [collect_evidence(head, predicted, known, RowFacts(np.arange(120), {}, others))]
+    )
+    assert [v["rule"] for v in verdicts] == ["mean", "ranking", "intervals"]
+    assert "was not learned" in verdicts[0]["sentence"]
+    assert "do not pick" in verdicts[1]["sentence"]
 
 
 def test_kinds_of_few_groups_have_no_coverage():
     group, inside = np.arange(20) // 2, np.r_[np.ones(10), np.zeros(10)]
     every, half = np.ones(20, bool), np.arange(20) < 10
-    (found,) = cover_kinds(inside, group, {"all": every, "half": half})
-    assert found == ("all", 0.5, 10)
+    (actual,) = cover_kinds(inside, group, {"all": every, "half": half})
+    assert actual == ("all", 0.5, 10)
 
 
 def test_a_structure_belongs_to_all_its_elements_and_an_atom_to_its_own():
@@ -336,17 +338,17 @@ def test_evidence_is_computed_by_row_from_what_is_predicted():
     predicted = HeadOnLabels(truth, mean, sigma, 0.0 * sigma, np.full(4, "all"), np.ones((4, 1)))
     others = {"mean": np.full((4, 1), 0.5), "single": truth + 0.5}
     facts = RowFacts(np.arange(4), {}, others)
-    found = collect_evidence(HeadEvidence("e", "eV"), predicted, known, facts)
-    assert found.mae == pytest.approx(0.25)
-    assert found.mean.mae == pytest.approx(0.5)
-    assert found.single.mae == pytest.approx(0.5)
-    assert found.elements is None
-    assert found.spearman == pytest.approx(1.0)
-    assert found.ause == pytest.approx(0.0)
+    result = collect_evidence(HeadEvidence("e", "eV"), predicted, known, facts)
+    assert result.mae == pytest.approx(0.25)
+    assert result.mean.mae == pytest.approx(0.5)
+    assert result.single.mae == pytest.approx(0.5)
+    assert result.elements is None
+    assert result.spearman == pytest.approx(1.0)
+    assert result.ause == pytest.approx(0.0)
     # The oracle leaves .1, .15, .2 of .25 after removing 3, 2, 1 of 4: 1 - (1 + .8 + .6 + .4) / 4.
-    assert found.random_ause == random_ause(np.array([0.1, 0.2, 0.3, 0.4])) == pytest.approx(0.3)
-    assert found.inside == pytest.approx(1.0)
-    assert (found.groups, found.calibration_groups) == (4, 9)
+    assert result.random_ause == random_ause(np.array([0.1, 0.2, 0.3, 0.4])) == pytest.approx(0.3)
+    assert result.inside == pytest.approx(1.0)
+    assert (result.groups, result.calibration_groups) == (4, 9)
 
 
 def test_a_trial_that_is_only_too_sure_is_no_worse_than_the_tempered_ensemble():

@@ -90,8 +90,8 @@ def two_batches():
 def write(manifest, two_batches, tmp_path):
     """Write the batches as two pieces, and an empty one behind."""
 
-    def written(name: str, **asked: Any) -> list[Path]:
-        form = make_writer(tmp_path / name, OutputColumns(manifest, **asked))
+    def written(name: str, **options: Any) -> list[Path]:
+        form = make_writer(tmp_path / name, OutputColumns(manifest, **options))
         parts = [form.part(two_batches[:1]), form.part(two_batches[1:]), form.part([])]
 
         def shares() -> Iterator[dict[str, bytes]]:
@@ -110,16 +110,16 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_csv_has_a_row_per_structure_and_one_per_atom(write):
     main, nodes = write("out.csv")
     assert (main.name, nodes.name) == ("out.csv", "out.nodes.csv")
-    found = rows(main)
-    assert list(found[0]) == ["id", *ENERGY, *DIPOLE, "trust", "error"]
-    assert [row["id"] for row in found] == ["water", "'=cmd|' /C calc'!A0", "o,2", "last"]
-    assert [float(found[2][title]) for title in ENERGY] == [-2.0, -1.75, -1.875, -4.0, 0.0]
-    assert [float(found[2][title]) for title in DIPOLE] == [
+    results = rows(main)
+    assert list(results[0]) == ["id", *ENERGY, *DIPOLE, "trust", "error"]
+    assert [row["id"] for row in results] == ["water", "'=cmd|' /C calc'!A0", "o,2", "last"]
+    assert [float(results[2][title]) for title in ENERGY] == [-2.0, -1.75, -1.875, -4.0, 0.0]
+    assert [float(results[2][title]) for title in DIPOLE] == [
         *(13.0, 14.0, 15.0, 13.25, 13.125), *(11.0, 12.0, 13.0), *(15.0, 16.0, 17.0),
     ]  # fmt: skip
-    assert [found[1][title] for title in (*ENERGY, *DIPOLE)] == [""] * 16
-    assert [row["error"] for row in found] == ["", "is bad", "", "is bad, too"]
-    assert [row["trust"] for row in found] == ["ok", "", "large spread of energy", ""]
+    assert [results[1][title] for title in (*ENERGY, *DIPOLE)] == [""] * 16
+    assert [row["error"] for row in results] == ["", "is bad", "", "is bad, too"]
+    assert [row["trust"] for row in results] == ["ok", "", "large spread of energy", ""]
     atoms = rows(nodes)
     assert [row["element"] for row in atoms] == ["O", "H", "H", "O"]
     assert [row["atom"] for row in atoms] == ["0", "1", "2", "0"]
@@ -129,13 +129,13 @@ def test_csv_has_a_row_per_structure_and_one_per_atom(write):
 
 def test_other_levels_members_and_kept_keys(write):
     main, _ = write("out.csv", levels=(50, 90), members=True, keep=("label", "gap"))
-    found = rows(main)
+    results = rows(main)
     ends = ["energy_lo50", "energy_hi50", "energy_lo90", "energy_hi90"]
-    assert list(found[0])[1:9] == [*ENERGY[:3], *ends, "energy_t1"]
-    assert [float(found[0][title]) for title in ends] == [-3.5, -2.5, -5.0, -1.0]
-    assert float(found[0]["energy_t1"]) == 97.0
-    assert [row["label"] for row in found] == ["'=1+1", "", "", ""]
-    assert [row["gap"] for row in found] == ["2.5", "", "3", ""]
+    assert list(results[0])[1:9] == [*ENERGY[:3], *ends, "energy_t1"]
+    assert [float(results[0][title]) for title in ends] == [-3.5, -2.5, -5.0, -1.0]
+    assert float(results[0]["energy_t1"]) == 97.0
+    assert [row["label"] for row in results] == ["'=1+1", "", "", ""]
+    assert [row["gap"] for row in results] == ["2.5", "", "3", ""]
 
 
 def test_extxyz_keeps_the_atoms_in_order(write):
@@ -181,12 +181,12 @@ def test_parquet_has_lists_for_atoms_and_units_for_columns(write):
     parquet = pytest.importorskip("pyarrow.parquet")
     (path,) = write("out.parquet", keep=("gap",))
     table = parquet.read_table(path)
-    found = table.to_pydict()
-    assert found["dipole_hi90_z"] == [14.0, None, 17.0, None]
-    assert found["charge_lo90"] == [[-1.5, -0.5, 0.5], None, [1.5], None]
-    assert found["numbers"] == [[8, 1, 1], None, [8], None]
-    assert found["error"] == [None, "is bad", None, "is bad, too"]
-    assert found["gap"] == ["2.5", None, "3", None]
+    result = table.to_pydict()
+    assert result["dipole_hi90_z"] == [14.0, None, 17.0, None]
+    assert result["charge_lo90"] == [[-1.5, -0.5, 0.5], None, [1.5], None]
+    assert result["numbers"] == [[8, 1, 1], None, [8], None]
+    assert result["error"] == [None, "is bad", None, "is bad, too"]
+    assert result["gap"] == ["2.5", None, "3", None]
     assert table.schema.field("charge_std").metadata == {b"unit": b"e"}
 
 
@@ -197,13 +197,13 @@ def test_bp_lays_all_structures_end_to_end(write):
 
     (path,) = write("out.bp", keep=("gap",))
     with adios2.FileReader(str(path)) as file:
-        found = {name: np.asarray(file.read(name)) for name in file.available_variables()}
+        result = {name: np.asarray(file.read(name)) for name in file.available_variables()}
     remove_profile(path)
-    np.testing.assert_array_equal(found["energy"], [-3.0, np.nan, -2.0, np.nan])
-    np.testing.assert_array_equal(found["charge"], [0.5, 1.5, 2.5, 3.5])
-    np.testing.assert_array_equal(found["num_nodes"], [3, 0, 1, 0])
-    assert bytes(found["error_text"]) == b"is badis bad, too"
-    np.testing.assert_array_equal(found["error_size"], [0, 6, 0, 11])
+    np.testing.assert_array_equal(result["energy"], [-3.0, np.nan, -2.0, np.nan])
+    np.testing.assert_array_equal(result["charge"], [0.5, 1.5, 2.5, 3.5])
+    np.testing.assert_array_equal(result["num_nodes"], [3, 0, 1, 0])
+    assert bytes(result["error_text"]) == b"is badis bad, too"
+    np.testing.assert_array_equal(result["error_size"], [0, 6, 0, 11])
 
 
 def test_an_unknown_format_is_refused(manifest):

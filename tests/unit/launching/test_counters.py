@@ -68,11 +68,11 @@ def test_a_cray_host_with_one_device_per_module(tmp_path):
     assert covered(reading) == {"cray/accel0_energy": ("0",), "cray/accel1_energy": ("1",)}
 
 
-@pytest.mark.parametrize("said", ["", "garbage", "724 W 7810213855886 us", "-5 J 1 us", "5"])
-def test_what_is_no_energy_is_no_number(tmp_path, said):
+@pytest.mark.parametrize("content", ["", "garbage", "724 W 7810213855886 us", "-5 J 1 us", "5"])
+def test_what_is_no_energy_is_no_number(tmp_path, content):
     folder = cray(tmp_path, energy=5, accel0_energy=7)
     source = counters.cray(tmp_path)
-    put(folder / "energy", said)
+    put(folder / "energy", content)
     assert energies(source()) == {"cray/accel0_energy": 7.0}
     (folder / "accel0_energy").unlink()
     assert source().counts == {}
@@ -83,8 +83,8 @@ def test_packages_hold_their_cores(tmp_path):
     rapl(tmp_path, "intel-rapl:0:0", "core", 900_000)
     rapl(tmp_path, "intel-rapl:0:1", "dram", 250_000, 65_532_610_987)
     rapl(tmp_path, "intel-rapl:1", "psys", 9_000_000)
-    found = counters.rapl(tmp_path)().counts
-    assert {name: (c.joules, c.part, c.wraps) for name, c in found.items()} == {
+    result = counters.rapl(tmp_path)().counts
+    assert {name: (c.joules, c.part, c.wraps) for name, c in result.items()} == {
         "rapl/intel-rapl:0": (1.5, "cpu", 262143.32885),
         "rapl/intel-rapl:0:1": (0.25, "memory", 65532.610987),
     }
@@ -251,14 +251,14 @@ def test_the_energy_of_a_cray_host_holds_all_others(missing, parts, rest, cards,
     """A card without a number stays in the whole; a whole is not put together from parts."""
     now = later(energy=9000.0, cpu_energy=1500.0, accel0_energy=3000.0, accel1_energy=2000.0)
     now.pop(missing, None)
-    found = sample(CRAY, now)
-    assert (found.parts, found.rest, found.cards) == (parts, rest, cards)
-    assert found.joules == joules
+    result = sample(CRAY, now)
+    assert (result.parts, result.rest, result.cards) == (parts, rest, cards)
+    assert result.joules == joules
 
 
 def test_cards_are_never_more_than_their_host():
-    found = sample(CRAY, later(energy=4990.0, accel0_energy=3000.0, accel1_energy=2000.0))
-    assert found.rest == 0.0
+    result = sample(CRAY, later(energy=4990.0, accel0_energy=3000.0, accel1_energy=2000.0))
+    assert result.rest == 0.0
 
 
 INTEL = {
@@ -277,10 +277,10 @@ def test_parts_are_added_where_nothing_counts_the_whole(missing, parts, rest):
     """Of two packages both count, or none."""
     now = {name: (joules + 7.0, *more) for name, (joules, *more) in INTEL.items()}
     now.pop(missing, None)
-    found = sample(INTEL, now)
-    assert (found.parts, found.rest) == (parts, rest)
-    assert found.cards == ((("0", "GPU-a"), 7.0),)
-    assert found.joules == rest + 7.0
+    result = sample(INTEL, now)
+    assert (result.parts, result.rest) == (parts, rest)
+    assert result.cards == ((("0", "GPU-a"), 7.0),)
+    assert result.joules == rest + 7.0
 
 
 def test_nothing_counted_is_unknown_and_not_zero():
@@ -296,13 +296,13 @@ def test_a_counter_that_was_seen_once_is_missed_for_ever():
     assert sampler.sample().rest == 0.0
 
 
-def test_each_note_is_told_once():
+def test_each_note_is_reported_once():
     moments = iter(Reading(notes=notes) for notes in ((), ("a",), ("a", "b"), ("a", "b")))
     sampler = CounterSampler(lambda: next(moments), lambda: 0.0)
     assert [sampler.sample().notes for _ in range(3)] == [("a",), ("b",), ()]
 
 
-def test_what_could_not_be_told_is_in_the_next():
+def test_what_could_not_be_reported_is_in_the_next():
     first = CounterSample(30.0, ("host",), 100.0, ((("0",), 5.0),), {"0": {"busy": 0.1}})
     second = CounterSample(31.0, ("host",), 200.0, ((("0",), 6.0),), {"0": {"busy": 0.9}})
     both = merge_samples(first, second)
@@ -314,8 +314,8 @@ def test_what_could_not_be_told_is_in_the_next():
 
 
 def test_a_sample_is_written_with_the_digits_that_mean_something():
-    told = CounterSample(30.00049, ("host",), 1.0006, ((("0",), 2.99951),))
-    assert told.rounded() == CounterSample(30.0, ("host",), 1.001, ((("0",), 3.0),))
+    counter_sample = CounterSample(30.00049, ("host",), 1.0006, ((("0",), 2.99951),))
+    assert counter_sample.rounded() == CounterSample(30.0, ("host",), 1.001, ((("0",), 3.0),))
     assert CounterSample(1.0).rounded() == CounterSample(1.0)
 
 
@@ -335,10 +335,10 @@ def sampling(monkeypatch):
     until(lambda: sampling.receive(time.monotonic()) or not sampling._killed, "end")
 
 
-def taken(sampling, what=lambda told: True):
+def taken(sampling, what=lambda sample: True):
     def look():
         sampling.receive(time.monotonic())
-        return (told := sampling.take()) and what(told) and told
+        return (taken_sample := sampling.take()) and what(taken_sample) and taken_sample
 
     return until(look, "sample")
 
@@ -356,12 +356,16 @@ def test_what_was_not_taken_is_in_the_next(tree, sampling):
         return sampling._pending and sampling._pending.rest == 30.0
 
     until(last_rise_was_seen, "all of it")
-    told = taken(sampling)
-    assert told.seconds > 0.3
-    assert (told.rest, told.cards, told.parts) == (30.0, ((("0",), 0.0),), ("host",))
+    taken_sample = taken(sampling)
+    assert taken_sample.seconds > 0.3
+    assert (taken_sample.rest, taken_sample.cards, taken_sample.parts) == (
+        30.0,
+        ((("0",), 0.0),),
+        ("host",),
+    )
 
 
-def test_it_takes_one_at_once_when_it_is_asked(tree, sampling):
+def test_it_takes_one_at_once_on_request(tree, sampling):
     sampling.begin(3600.0, time.monotonic())
     time.sleep(0.5)
     sampling.hurry()

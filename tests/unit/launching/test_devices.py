@@ -27,7 +27,7 @@ GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-22222222-bbbb)
 
 
 @pytest.mark.parametrize(
-    ("listing", "found"),
+    ("listing", "expected"),
     [
         (TWO_CARDS, ["0", "1"]),
         (MIG, ["MIG-cccc", "MIG-dddd", "1"]),
@@ -35,8 +35,8 @@ GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-22222222-bbbb)
     ],
     ids=["cards", "slices", "none"],
 )
-def test_a_listing_gives_the_names_of_cards_or_of_their_slices(listing, found):
-    assert devices.parse_nvidia(listing) == found
+def test_a_listing_gives_the_names_of_cards_or_of_their_slices(listing, expected):
+    assert devices.parse_nvidia(listing) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_only_the_allowed_devices_are_kept_in_their_order(allowed, kept):
 
 
 @pytest.mark.parametrize(
-    ("environment", "found"),
+    ("environment", "expected"),
     [
         ({}, ["0", "1", "2", "3"]),
         ({"HIP_VISIBLE_DEVICES": "3,1"}, ["3", "1"]),
@@ -69,11 +69,11 @@ def test_only_the_allowed_devices_are_kept_in_their_order(allowed, kept):
         ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, ["3"]),
     ],
 )
-def test_amd_settings_are_respected(monkeypatch, environment, found):
+def test_amd_settings_are_respected(monkeypatch, environment, expected):
     monkeypatch.setattr(devices, "_nvidia", list)
     monkeypatch.setattr(devices, "_amd", cards)
 
-    assert names(environment) == found
+    assert names(environment) == expected
 
 
 def tool(folder, text, monkeypatch):
@@ -83,7 +83,7 @@ def tool(folder, text, monkeypatch):
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_nvidia_is_asked_through_its_tool(tmp_path, monkeypatch):
+def test_nvidia_is_queried_through_its_tool(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "_amd", lambda variable: [])
     tool(tmp_path, f"cat <<END\n{TWO_CARDS}END", monkeypatch)
     assert names({}) == ["0", "1"]
@@ -121,7 +121,7 @@ def test_the_smallest_card_counts(tmp_path, monkeypatch, text, memory_mb):
     assert devices.device_memory_mb(tmp_path) == memory_mb
 
 
-def test_cards_of_amd_are_asked_through_the_kernel(tmp_path, monkeypatch):
+def test_cards_of_amd_are_queried_through_the_kernel(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     for number, gib in enumerate((64, 128)):
         card = tmp_path / f"card{number}" / "device"

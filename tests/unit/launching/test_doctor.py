@@ -74,7 +74,7 @@ def test_hosts_of_a_pbs_job_are_reached_by_mpiexec(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "present", "machine", "state", "said"),
+    ("kind", "present", "machine", "state", "message"),
     [
         ("here", [], None, "ok", "nothing is lost"),
         ("here", ["Slurm"], None, "ok", "not asked for"),
@@ -83,12 +83,12 @@ def test_hosts_of_a_pbs_job_are_reached_by_mpiexec(tmp_path):
         ("slurm", ["Slurm"], "frontier", "ok", "job 17"),
     ],
 )
-def test_what_a_scheduler_means_is_said(tmp_path, kind, present, machine, state, said):
+def test_what_a_scheduler_means_is_reported(tmp_path, kind, present, machine, state, message):
     """Hosts that the profile does not describe are not asked for what it names."""
     hosts, profile = JobHosts(kind, ("a",), "17"), find_profile(machine)
     finding = scheduler_finding(hosts, present, profile)
     assert finding.state == state
-    assert said in finding.found
+    assert message in finding.found
     on_site = machine is None or kind == "slurm"
     assert is_on_site(profile, hosts) == on_site
     request = make_request(profile, hosts, tmp_path, {})
@@ -148,11 +148,11 @@ def test_what_is_no_piece_is_passed_over(line):
 
 def test_all_answers_are_taken_and_noise_is_not():
     code = printing("a banner", f"0: {split_answer(answer('n1'))[0]}", "{'host': 'n2'}", "\x1b[2J")
-    found = run(
+    result = run(
         code + printing(*split_answer(answer("n2.site.gov")), *split_answer(answer("stranger")))
     )
-    assert list(found.facts) == ["n1", "n2"]
-    assert found.missing == {}
+    assert list(result.facts) == ["n1", "n2"]
+    assert result.missing == {}
 
 
 @pytest.fixture
@@ -167,19 +167,19 @@ def over_after_one_look(monkeypatch):
 def test_a_host_that_is_late_is_left_behind_and_its_command_killed(monkeypatch):
     monkeypatch.setattr(module, "_ENDING_SECONDS", 0.5)
     code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    found = run(code + printing(*split_answer(answer("n1"))) + "time.sleep(600)", seconds=300.0)
-    assert list(found.facts) == ["n1"]
-    assert found.missing == {"n2": "no answer within 300 s"}
+    result = run(code + printing(*split_answer(answer("n1"))) + "time.sleep(600)", seconds=300.0)
+    assert list(result.facts) == ["n1"]
+    assert result.missing == {"n2": "no answer within 300 s"}
 
 
 def test_a_command_that_never_falls_silent_is_ended():
-    found = run("while True:\n    print('x' * 1000, flush=True)", seconds=0.5)
-    assert set(found.missing) == {"n1", "n2"}
+    result = run("while True:\n    print('x' * 1000, flush=True)", seconds=0.5)
+    assert set(result.missing) == {"n1", "n2"}
 
 
 def test_a_command_that_fails_says_why():
-    found = run("sys.exit('srun: error: no such\\x1b host')")
-    assert found.missing["n1"].startswith("ended with code 1 before it answered: srun: error")
+    result = run("sys.exit('srun: error: no such\\x1b host')")
+    assert result.missing["n1"].startswith("ended with code 1 before it answered: srun: error")
 
 
 DEEP = '{"more": ' + "[" * 50_000
@@ -208,6 +208,6 @@ def test_a_part_that_hangs_costs_itself_only(monkeypatch):
 
     much = "x" * 1_000_000
     parts = {"a": hang, "b": crash, "c": fail, "d": lambda order: {"fine": much}}
-    found = json.loads(probe_host(ProbeRequest(folder="/tmp", seconds=0.5), parts))
-    assert found["d"] == {"fine": much}
-    assert found["errors"] == {"a": "no answer in time", "b": "it crashed", "c": "KeyError: 'x'"}
+    result = json.loads(probe_host(ProbeRequest(folder="/tmp", seconds=0.5), parts))
+    assert result["d"] == {"fine": much}
+    assert result["errors"] == {"a": "no answer in time", "b": "it crashed", "c": "KeyError: 'x'"}

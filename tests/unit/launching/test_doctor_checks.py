@@ -61,11 +61,11 @@ def host(name, *, clock=1000.0, errors=None, **changes):
 
 def answers(bad=None, count=8, **changes):
     """Return hosts n0 ... with one ``bad``; n0 made all files that one host alone may make."""
-    found = {f"n{k}": host(f"n{k}") for k in range(count)}
-    found["n0"] = host("n0", shared={"won": (0, 1, 2)})
+    result = {f"n{k}": host(f"n{k}") for k in range(count)}
+    result["n0"] = host("n0", shared={"won": (0, 1, 2)})
     if bad:
-        found[bad] = host(bad, **changes)
-    return found
+        result[bad] = host(bad, **changes)
+    return result
 
 
 def expect(hosts=8, **more):
@@ -204,8 +204,8 @@ def test_half_may_be_excluded_but_not_more():
 
 def test_a_pair_blames_the_host_whose_other_pairs_are_bad_too():
     hosts = ("a", "b", "c", "d")
-    told = {("a", "b"): "ok", ("c", "d"): "slow", ("a", "c"): "slow", ("b", "d"): "ok"}
-    findings = [Finding("sum", state, "1 GB/s", hosts=pair) for pair, state in told.items()]
+    pair_states = {("a", "b"): "ok", ("c", "d"): "slow", ("a", "c"): "slow", ("b", "d"): "ok"}
+    findings = [Finding("sum", state, "1 GB/s", hosts=pair) for pair, state in pair_states.items()]
     assert list(to_exclude(findings, hosts)) == ["c"]
     alone = [Finding("sum", "slow", "1 GB/s", hosts=("c", "d"))]
     assert to_exclude(alone, hosts) == {}, "nobody knows which of the two"
@@ -228,7 +228,7 @@ def test_small_differences_of_times_are_not_slow():
     assert bad(run_checks(some, expect())) == set()
 
 
-def test_every_check_survives_hosts_that_told_nothing():
+def test_every_check_survives_hosts_that_reported_nothing():
     silent = {f"n{k}": HostFacts(host=f"n{k}", clock=1000.0) for k in range(3)}
     findings = run_checks(silent, expect(3))
     assert {finding.state for finding in findings} == {"ok"}
@@ -238,8 +238,8 @@ def test_every_check_survives_hosts_that_told_nothing():
 def test_devices_that_no_tool_lists_are_not_called_lost():
     """Aurora's hosts have 12 tiles, and neither nvidia-smi nor the kernel's kfd."""
     expected = Expected(find_profile("aurora"), ProbeRequest(folder="/f"), ("n0",))
-    told = {"n0": host("n0", devices={"count": 0, "memory_mb": None})}
-    (finding,) = run_checks(told, expected, ("devices",))
+    answers = {"n0": host("n0", devices={"count": 0, "memory_mb": None})}
+    (finding,) = run_checks(answers, expected, ("devices",))
     assert (finding.state, finding.check) == ("unknown", "devices (driver)")
 
 

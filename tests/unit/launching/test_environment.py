@@ -187,12 +187,15 @@ def test_links_to_files_become_files_and_others_stay_inside(tmp_path):
     (top / "absolute").symlink_to(top / "lib")
     (top / "away").symlink_to(outside / "file")
 
-    found = {member.info.name: member for member in walk(top, "env")}
+    results = {member.info.name: member for member in walk(top, "env")}
 
-    assert sorted(found) == ["env/absolute", "env/away", "env/lib64"]
-    assert [found[f"env/{name}"].info.linkname for name in ("absolute", "lib64")] == ["lib", "lib"]
-    assert found["env/away"].info.isreg()
-    assert found["env/away"].info.size == 1
+    assert sorted(results) == ["env/absolute", "env/away", "env/lib64"]
+    assert [results[f"env/{name}"].info.linkname for name in ("absolute", "lib64")] == [
+        "lib",
+        "lib",
+    ]
+    assert results["env/away"].info.isreg()
+    assert results["env/away"].info.size == 1
 
     for leads in (outside, tmp_path / "nowhere"):
         (top / "folder").symlink_to(leads)
@@ -222,7 +225,7 @@ def link(name: str, leads: str) -> tuple[tarfile.TarInfo, bytes]:
     return special(name, tarfile.SYMTYPE, leads)
 
 
-def write_archive(file: Path, *members, told: dict | None = None) -> str:
+def write_archive(file: Path, *members, changes: dict | None = None) -> str:
     """Write an archive with an interpreter and a manifest that fits, unless told; its checksum."""
     listed = [
         regular(*PYTHON),
@@ -231,9 +234,9 @@ def write_archive(file: Path, *members, told: dict | None = None) -> str:
         *members,
     ]
     size = sum(len(content) for _, content in listed)
-    said = {"format": 2, "files": len(listed), "bytes": size} | (told or {})
+    manifest = {"format": 2, "files": len(listed), "bytes": size} | (changes or {})
     with gzip.open(file, "wb") as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
-        first = json.dumps(said).encode()
+        first = json.dumps(manifest).encode()
         for member, content in [regular("manifest.json", first), *listed]:
             tar.addfile(member, io.BytesIO(content))
     return hashlib.sha256(file.read_bytes()).hexdigest()
@@ -269,14 +272,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_nothing_lands_outside(tmp_path, case):
-    members, said = HOSTILE[case]
+    members, message = HOSTILE[case]
     file = tmp_path / "env.tar.gz"
 
-    assert said in refused(tmp_path, file, write_archive(file, *members))
+    assert message in refused(tmp_path, file, write_archive(file, *members))
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("changes", "message"),
     [
         ({"files": 5}, "ends after 4 of 5 files"),
         ({"files": 3}, "holds more than 3 files"),
@@ -286,10 +289,12 @@ def test_nothing_lands_outside(tmp_path, case):
         ({"files": None}, "cannot be unpacked"),
     ],
 )
-def test_a_manifest_is_not_believed(tmp_path, told, said):
+def test_a_manifest_is_not_believed(tmp_path, changes, message):
     file = tmp_path / "env.tar.gz"
 
-    assert said in refused(tmp_path, file, write_archive(file, regular("env/a", b"x"), told=told))
+    assert message in refused(
+        tmp_path, file, write_archive(file, regular("env/a", b"x"), changes=changes)
+    )
 
 
 def endless_headers() -> bytes:
@@ -437,10 +442,10 @@ def test_hosts_that_share_a_disk_unpack_once_and_remove_what_was_sent(tmp_path, 
         )
         for n, file in enumerate(sent)
     ]
-    told = [json.loads(process.communicate(timeout=120)[0]) for process in running]
+    answers = [json.loads(process.communicate(timeout=120)[0]) for process in running]
 
-    assert sorted(answer["host"] for answer in told) == ["h0", "h1", "h2"]
-    assert {answer["error"] for answer in told} == {""}
+    assert sorted(answer["host"] for answer in answers) == ["h0", "h1", "h2"]
+    assert {answer["error"] for answer in answers} == {""}
     assert unpacked(software_folder(str(tmp_path / "place"), {})) == [checksum[:16]]
     assert not any(file.exists() for file in sent)
 
@@ -480,7 +485,7 @@ def test_nothing_of_another_environment_is_found():
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "message"),
     [
         ("/tmp/$(touch x)", "names"),
         ("relative", "no absolute path"),
@@ -489,11 +494,11 @@ def test_nothing_of_another_environment_is_found():
         ("$OPEN", "only you can enter"),
     ],
 )
-def test_a_place_that_cannot_be_used_is_named(tmp_path, place, said):
+def test_a_place_that_cannot_be_used_is_named(tmp_path, place, message):
     folder = tmp_path / f"hydragnn-hpo-{os.getuid()}"
     folder.mkdir()
     folder.chmod(0o755)
-    with pytest.raises(ArchiveRefused, match=said):
+    with pytest.raises(ArchiveRefused, match=message):
         software_folder(place, {"HOME": "/root", "OPEN": str(tmp_path)})
 
 
@@ -550,7 +555,7 @@ def test_agents_run_inside_an_image(programs, image, tmp_path):
     assert software.agent_environment({"PYTHONPATH": "/checkout", "A": "1"}) == {"A": "1"}
 
 
-def test_a_missing_image_or_program_is_said_first(programs, image, tmp_path, monkeypatch):
+def test_a_missing_image_or_program_is_reported_first(programs, image, tmp_path, monkeypatch):
     machine = MachineConfig(container=str(image))
     with pytest.raises(ConfigError, match="no container can bind"):
         software_here(machine, SITE, tmp_path / "a:b")
@@ -577,11 +582,11 @@ def test_files_are_named_by_their_whole_path(tmp_path, monkeypatch):
     machine = MachineConfig(backend="slurm", pack="env.tar.gz")
 
     assert resolve_machine(machine, {}, Path("/campaigns")).pack == "/campaigns/env.tar.gz"
-    asked = resolve_machine(MachineConfig(), {"container": "x.sif"}, Path("/campaigns"))
-    assert asked.container == str(tmp_path / "x.sif")
+    resolved_machine = resolve_machine(MachineConfig(), {"container": "x.sif"}, Path("/campaigns"))
+    assert resolved_machine.container == str(tmp_path / "x.sif")
 
 
-def test_an_archive_that_is_not_the_one_that_was_written_is_said(tmp_path):
+def test_an_archive_that_is_not_the_one_that_was_written_is_reported(tmp_path):
     archive = tmp_path / "env.tar.gz"
     archive.write_bytes(b"12345")
     beside = tmp_path / "env.tar.gz.json"

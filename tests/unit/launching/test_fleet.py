@@ -90,8 +90,8 @@ class StubTransport:
         self.started += hosts
 
     def poll(self):
-        told, self.news = self.news, []
-        return told
+        events, self.news = self.news, []
+        return events
 
     def end(self, host):
         return False
@@ -230,9 +230,9 @@ class Stage:
         return [event.kind for event in self.events]
 
     def wait(self, kind, job=None):
-        found = lambda: [e for e in self.events if (e.kind, e.job) == (kind, job)]  # noqa: E731
-        self.until(found, f"{kind} of {job}")
-        return found()[-1]
+        matching_events = lambda: [e for e in self.events if (e.kind, e.job) == (kind, job)]  # noqa: E731
+        self.until(matching_events, f"{kind} of {job}")
+        return matching_events()[-1]
 
     def start(self, *slots, name="j", other_hosts=()):
         chosen = tuple(Slot(n[0], int(n[1]), (), "cpu") for n in slots)
@@ -318,7 +318,7 @@ def test_a_stop_is_not_lost_with_the_start_that_it_followed(stage, how):
     assert a.await_order(StopJob).grace == 7.0
 
 
-def test_one_end_is_told_once_all_ranks_everywhere_are_gone(stage):
+def test_one_end_is_reported_once_all_ranks_everywhere_are_gone(stage):
     a, b = stage.both()
     stage.start("a0", "b0")
     a.run(), b.run()
@@ -340,7 +340,7 @@ def test_one_end_is_told_once_all_ranks_everywhere_are_gone(stage):
     assert stage.kinds().count("ended") == 1
 
 
-def test_records_are_told_after_the_start_and_before_the_end(stage):
+def test_records_are_reported_after_the_start_and_before_the_end(stage):
     a, b = stage.both()
     stage.start("a0", "b0")
     a.run()
@@ -547,7 +547,7 @@ def test_a_host_whose_agents_fail_is_tried_again_but_not_in_haste(stage):
     assert stage.clock.monotonic() - failed >= 1.0
 
 
-def test_when_no_host_has_hope_this_is_said(stage):
+def test_when_no_host_has_hope_this_is_reported(stage):
     stage.transport.hosts = ("a",)
     stage.open()
 
@@ -861,7 +861,7 @@ def test_a_job_that_makes_no_sense_is_not_adopted(stage, described):
     assert "adopted" not in stage.kinds()
 
 
-def test_hosts_that_only_an_agent_names_are_asked_for_nothing(stage):
+def test_hosts_that_only_an_agent_names_get_no_requests(stage):
     adopt(stage)
     meet = Rendezvous("127.0.0.1", 20005, "lo")
     described = KnownJob("j", ("a:0", "c:0"), meet, None, 0, (5,), True, ("nowhere",))

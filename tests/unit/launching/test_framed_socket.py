@@ -52,7 +52,7 @@ def test_what_finds_no_room_waits_without_blocking(ends):
     assert ends[0].unsent == 0
 
 
-def test_the_last_words_of_a_peer_are_heard_and_speaking_to_a_closed_one_is_no_error(ends):
+def test_the_last_words_of_a_peer_are_received_and_speaking_to_a_closed_one_is_no_error(ends):
     ends[0].send({"a": 1})
     ends[0].close()
 

@@ -30,7 +30,7 @@ def test_lists_of_real_machines_are_read(text, hosts):
 @pytest.mark.parametrize(
     "text", ["a[1-2", "a]1[", "a[[1]]", "a[2-1]", "a[x]", "a[]", "a[1-9999999]"]
 )
-def test_what_is_no_list_is_said(text):
+def test_what_is_no_list_is_reported(text):
     with pytest.raises(ConfigError, match="is no host list: write it as in"):
         expand_hosts(text)
 

@@ -9,7 +9,7 @@ from hydragnn_hpo.launching import host_network
 from hydragnn_hpo.launching.host_network import PortPool
 
 
-def test_an_interface_that_is_not_there_is_said():
+def test_an_interface_that_is_not_there_is_reported():
     with pytest.raises(ConfigError, match="machine.interface is 'hsn7', but this host has .*lo"):
         host_network.own_address("hsn7", "127.0.0.1")
     with pytest.raises(ConfigError, match="no way leads to host no.such.host.invalid"):
@@ -25,12 +25,12 @@ def test_ranks_are_reached_as_the_agent_reaches_its_controller():
 
 
 @pytest.mark.parametrize(
-    ("found", "kept"),
+    ("networks", "kept"),
     [("1027", {}), (None, {}), ("1027,1031", {"SLINGSHOT_VNIS": "1031"})],
 )
-def test_ranks_of_several_steps_meet_on_the_network_of_their_job(found, kept):
+def test_ranks_of_several_steps_meet_on_the_network_of_their_job(networks, kept):
     """Slurm lists a step's VNI first, then the job's; libfabric takes the first."""
-    environment = {} if found is None else {"SLINGSHOT_VNIS": found}
+    environment = {} if networks is None else {"SLINGSHOT_VNIS": networks}
     assert host_network.network_of_job(environment) == kept
 
 

@@ -34,12 +34,14 @@ def order(**more):
 
 
 def test_cores_and_limits_are_those_of_the_kernel():
-    found = probe_system(order())
-    said = subprocess.run(["taskset", "-p", str(os.getpid())], capture_output=True, text=True)
-    mask = int(said.stdout.split()[-1], 16)
-    assert sum(1 << core for core in cores_of(found.allowed)) == mask
+    result = probe_system(order())
+    process_result = subprocess.run(
+        ["taskset", "-p", str(os.getpid())], capture_output=True, text=True
+    )
+    mask = int(process_result.stdout.split()[-1], 16)
+    assert sum(1 << core for core in cores_of(result.allowed)) == mask
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    assert found.open_files == (-1 if hard == resource.RLIM_INFINITY else hard)
+    assert result.open_files == (-1 if hard == resource.RLIM_INFINITY else hard)
 
 
 def test_threads_of_a_core_count_once(tmp_path):
@@ -58,9 +60,9 @@ def test_cores_are_written_as_the_kernel_does(cores, text):
 
 
 def test_interfaces_of_the_fabric_are_looked_at(tmp_path):
-    found = probe_network(order(interfaces=("lo", "hsn9")))
-    assert found.addresses["lo"] == "127.0.0.1"
-    assert found.fabric == ("lo",)
+    result = probe_network(order(interfaces=("lo", "hsn9")))
+    assert result.addresses["lo"] == "127.0.0.1"
+    assert result.fabric == ("lo",)
     for name, state in (("a", "down"), ("b", "up"), ("c", "unknown")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "operstate").write_text(f"{state}\n")
@@ -68,8 +70,8 @@ def test_interfaces_of_the_fabric_are_looked_at(tmp_path):
 
 
 def test_the_first_library_that_loads_is_named():
-    found = probe_libraries(order(libraries=("libnothing.so.9", "libc.so.6", "libm.so.6")))
-    assert found == LibraryFacts("libc.so.6")
+    actual = probe_libraries(order(libraries=("libnothing.so.9", "libc.so.6", "libm.so.6")))
+    assert actual == LibraryFacts("libc.so.6")
     none = probe_libraries(order(libraries=("$(reboot)",)))
     assert none.loaded == ""
     assert "$(reboot)" in none.problem
@@ -78,19 +80,19 @@ def test_the_first_library_that_loads_is_named():
 def test_scratch_is_measured_and_left_clean(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "SIZE", 1 << 20)
     monkeypatch.setenv("PLACE", str(tmp_path))
-    found = probe_scratch(order(scratch="$PLACE"))
-    assert found.path == str(tmp_path)
-    assert found.problem == ""
-    assert found.write > 0
-    assert found.read > 0
+    result = probe_scratch(order(scratch="$PLACE"))
+    assert result.path == str(tmp_path)
+    assert result.problem == ""
+    assert result.write > 0
+    assert result.read > 0
     assert list(tmp_path.iterdir()) == []
     assert "is no folder here" in probe_scratch(order(scratch="/nowhere/at all")).problem
     assert "names a variable" in probe_scratch(order(scratch="$NOT_SET_HERE/x")).problem
 
 
 def test_one_of_two_hosts_makes_each_file(tmp_path):
-    asked = order(folder=str(tmp_path), sample=(host_id(),))
-    first, second = probe_shared_folder(asked), probe_shared_folder(asked)
+    request = order(folder=str(tmp_path), sample=(host_id(),))
+    first, second = probe_shared_folder(request), probe_shared_folder(request)
     assert first.won == tuple(range(storage.RACES))
     assert second.won == ()
     assert first.rename is True
@@ -101,32 +103,32 @@ def test_one_of_two_hosts_makes_each_file(tmp_path):
 def test_a_file_server_whose_clock_is_late_is_noticed(tmp_path, monkeypatch):
     real = storage.time.time
     monkeypatch.setattr(storage.time, "time", lambda: real() + 100.0)
-    found = probe_shared_folder(order(folder=str(tmp_path), sample=(host_id(),)))
-    assert found.ahead_seconds == pytest.approx(100.0, abs=40.0)
+    result = probe_shared_folder(order(folder=str(tmp_path), sample=(host_id(),)))
+    assert result.ahead_seconds == pytest.approx(100.0, abs=40.0)
 
 
 def test_a_host_that_stood_still_while_it_wrote_is_not_ahead_for_that(tmp_path, monkeypatch):
-    asked, began = order(folder=str(tmp_path), sample=(host_id(),)), storage.time.time()
+    requests, began = order(folder=str(tmp_path), sample=(host_id(),)), storage.time.time()
     moments = iter((began + 1.0, began + 201.0))
     monkeypatch.setattr(storage.time, "time", lambda: next(moments))
-    assert 0.0 <= probe_shared_folder(asked).ahead_seconds < 2.0
+    assert 0.0 <= probe_shared_folder(requests).ahead_seconds < 2.0
 
 
 def test_thousands_of_hosts_leave_the_shared_folder_and_torch_alone(tmp_path):
-    asked = order(folder=str(tmp_path), sample=("x1.site.gov", "x2"))
-    assert probe_shared_folder(asked).won is None
-    assert probe_torch(asked) == TorchFacts()
+    request = order(folder=str(tmp_path), sample=("x1.site.gov", "x2"))
+    assert probe_shared_folder(request).won is None
+    assert probe_torch(request) == TorchFacts()
     assert list(tmp_path.iterdir()) == []
-    found = {host: asked.samples(host) for host in ("x1", "x2.site.gov", "x3")}
-    assert found == {"x1": True, "x2.site.gov": True, "x3": False}, "with or without a domain"
+    actual = {host: request.samples(host) for host in ("x1", "x2.site.gov", "x3")}
+    assert actual == {"x1": True, "x2.site.gov": True, "x3": False}, "with or without a domain"
 
 
-def test_secrets_of_the_environment_are_not_told(monkeypatch):
+def test_secrets_of_the_environment_are_not_reported(monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "secret")
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    found = probe_software(order())
-    assert found.environment["NCCL_DEBUG"] == "INFO"
-    assert "secret" not in str(found)
+    result = probe_software(order())
+    assert result.environment["NCCL_DEBUG"] == "INFO"
+    assert "secret" not in str(result)
 
 
 @pytest.mark.parametrize(

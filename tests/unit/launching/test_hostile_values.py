@@ -67,7 +67,7 @@ def test_a_launcher_passes_on_what_it_was_given(run, tmp_path, name, command):
     assert step[-1] == name
 
 
-def test_a_wrapper_that_is_not_there_is_told():
+def test_a_wrapper_that_is_not_there_is_reported():
     with pytest.raises(ConfigError, match=r"rank.wrapper: /no/such.sh is no file"):
         rank_wrapper(SiteConfig(rank=RankConfig(wrapper="/no/such.sh")))
 

@@ -66,7 +66,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize(("happens", "expected"), ENDINGS.values(), ids=ENDINGS)
-def test_ranks_are_asked_to_end_and_then_killed(job, happens, expected):
+def test_ranks_are_requested_to_end_and_then_killed(job, happens, expected):
     happens(job)
 
     assert {now: job.due_signal(now) for now in expected} == expected

@@ -38,7 +38,7 @@ def test_codes_stand_in_the_order_of_ranks(work):
     assert [work.worst(host) for host in "abc"] == [1, -15, 3]
 
 
-def test_who_ended_first_is_who_was_told_first(work):
+def test_who_ended_first_is_who_was_reported_first(work):
     work.note_first(2)
     work.note_first(1)
     work.note_ended("a", ended(r1=1, first=1))
@@ -46,7 +46,7 @@ def test_who_ended_first_is_who_was_told_first(work):
     assert work.first == 2
 
 
-def test_an_end_that_is_told_twice_counts_once(work):
+def test_an_end_that_is_reported_twice_counts_once(work):
     work.note_ended("a", ended(r1=1))
     work.note_ended("a", ended(r1=0))
     work.lose("a")
@@ -54,7 +54,7 @@ def test_an_end_that_is_told_twice_counts_once(work):
     assert work.codes == {1: 1}
 
 
-def test_ranks_that_started_and_ended_before_we_heard_stay_ended(work):
+def test_ranks_that_started_and_ended_before_our_first_message_stay_ended(work):
     work.note_ended("a", ended(r1=1))
     work.note_started("a", [11])
 

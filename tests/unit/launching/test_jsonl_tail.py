@@ -24,7 +24,7 @@ def test_whole_lines_are_given_once_and_torn_ones_later(tmp_path, monkeypatch):
     assert [len(tail.read()) for _ in range(5)] == [3, 3, 3, 1, 0], "much is given in parts"
 
 
-def test_a_line_that_is_no_record_is_told_as_such(tmp_path):
+def test_a_line_that_is_no_record_is_reported_as_such(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"n": 1\n[2]\n\n{"n": 3}\n')
 

@@ -59,39 +59,39 @@ TORCHRUN = {
     ],
 )
 def test_each_launcher_is_understood(environment, rank, world, local, local_world):
-    found = torchrun_environment(environment, parent=9)
+    result = torchrun_environment(environment, parent=9)
 
-    assert found["RANK"] == str(rank)
-    assert found["WORLD_SIZE"] == str(world)
-    assert found["LOCAL_RANK"] == str(local)
-    assert found["LOCAL_WORLD_SIZE"] == str(local_world)
+    assert result["RANK"] == str(rank)
+    assert result["WORLD_SIZE"] == str(world)
+    assert result["LOCAL_RANK"] == str(local)
+    assert result["LOCAL_WORLD_SIZE"] == str(local_world)
     known = detect_launcher(environment)
     assert known is not None
     assert (known.rank, known.world) == (rank, world)
 
 
 def test_ranks_of_a_step_meet_on_its_first_host():
-    found = torchrun_environment(SRUN, parent=9)
+    result = torchrun_environment(SRUN, parent=9)
     other = torchrun_environment(SRUN | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}, parent=10)
     later = torchrun_environment(SRUN | {"SLURM_STEP_ID": "4"}, parent=9)
 
-    assert found["MASTER_ADDR"] == "frontier00012"
-    assert 20000 <= int(found["MASTER_PORT"]) < 30000
-    assert other["MASTER_PORT"] == found["MASTER_PORT"], "whoever started it on its host"
-    assert later["MASTER_PORT"] != found["MASTER_PORT"], "two steps of one job"
+    assert result["MASTER_ADDR"] == "frontier00012"
+    assert 20000 <= int(result["MASTER_PORT"]) < 30000
+    assert other["MASTER_PORT"] == result["MASTER_PORT"], "whoever started it on its host"
+    assert later["MASTER_PORT"] != result["MASTER_PORT"], "two steps of one job"
 
 
 @pytest.mark.parametrize("environment", [HYDRA, OPEN_MPI])
 def test_ranks_of_one_host_meet_there(environment):
-    found, other = (torchrun_environment(environment, parent=parent) for parent in (9, 10))
+    result, other = (torchrun_environment(environment, parent=parent) for parent in (9, 10))
 
-    assert found["MASTER_ADDR"] == "127.0.0.1"
-    assert (found["MASTER_PORT"] == other["MASTER_PORT"]) == ("PMIX_NAMESPACE" in environment)
+    assert result["MASTER_ADDR"] == "127.0.0.1"
+    assert (result["MASTER_PORT"] == other["MASTER_PORT"]) == ("PMIX_NAMESPACE" in environment)
 
 
-def test_hosts_without_a_name_are_asked_for():
-    found = torchrun_environment(PALS, parent=9)
-    assert not {"MASTER_ADDR", "MASTER_PORT"} & set(found), "they are said already"
+def test_hosts_without_a_name_are_requested():
+    results = torchrun_environment(PALS, parent=9)
+    assert not {"MASTER_ADDR", "MASTER_PORT"} & set(results), "they are said already"
 
     environment = {name: value for name, value in PALS.items() if "MASTER" not in name}
     with pytest.raises(ConfigError, match="PALS started 24 ranks on several hosts.*MASTER_ADDR"):
@@ -124,11 +124,11 @@ def test_who_is_alone_stays_so(environment):
     ],
     ids=["torchrun", "torchrun-in-a-step", "agent-in-a-step", "the-same-twice"],
 )
-def test_what_is_said_already_counts(environment):
-    found = detect_launcher(environment)
-    assert found is not None
-    said = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-    assert (found.rank, found.world) == said
+def test_what_is_set_already_counts(environment):
+    result = detect_launcher(environment)
+    assert result is not None
+    expected = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    assert (result.rank, result.world) == expected
     assert torchrun_environment(environment, parent=9) == {}
 
 
@@ -175,7 +175,7 @@ def test_a_share_of_the_cores(mask, on_host, local, world, threads, cores):
     assert own_cores(mask, on_host, local=local, local_world=world) == (threads, cores)
 
 
-def test_what_is_said_of_threads_counts(monkeypatch):
+def test_what_is_set_of_threads_counts(monkeypatch):
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("it was bound"))
     environment = {"OMP_NUM_THREADS": "3"}
     bind_threads(environment, LauncherInfo("mpiexec", 1, 2, 1, 2))
@@ -192,7 +192,7 @@ def test_two_ranks_divide_this_host():
     code += "print(os.environ['OMP_NUM_THREADS'], *sorted(os.sched_getaffinity(0)))\n"
     code += "print(*sys.modules, sep='\\n', file=sys.stderr)"
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "SLURM_"))}
-    found = []
+    actual = []
     for rank in range(2):
         names = {"PMI_RANK": rank, "PMI_SIZE": 2, "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": 2}
         done = subprocess.run(
@@ -200,7 +200,7 @@ def test_two_ranks_divide_this_host():
             env=kept | {name: str(value) for name, value in names.items()},
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        found.append([int(word) for word in done.stdout.split()])
+        actual.append([int(word) for word in done.stdout.split()])
         assert "torch" not in done.stderr.split(), "it has counted all cores already"
     half = len(mask) // 2
-    assert found == [[half, *mask[:half]], [half, *mask[half : 2 * half]]]
+    assert actual == [[half, *mask[:half]], [half, *mask[half : 2 * half]]]

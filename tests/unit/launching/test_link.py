@@ -94,7 +94,7 @@ def test_an_address_of_another_host_is_a_sentence(tmp_path):
         ControllerLink("192.0.2.1", find_keys(tmp_path))
 
 
-def test_who_has_not_the_keys_of_the_run_is_not_heard(tmp_path, controller, connect):
+def test_messages_without_the_keys_of_the_run_are_ignored(tmp_path, controller, connect):
     ours = read_keys(tmp_path)
     public, secret = (key.decode() for key in zmq.curve_keypair())
     other_server, _ = (key.decode() for key in zmq.curve_keypair())
@@ -269,5 +269,5 @@ def test_a_run_of_before_curve_is_taken_over_once_its_leases_are_over(tmp_path):
     door = tmp_path / "controller" / "door.json"
     door.write_text('{"address": "1.2.3.4", "port": 5, "epoch": 6, "token": "t", '
                     '"lease_seconds": 12.5, "tag": "abc"}')  # fmt: skip
-    found = read_address(tmp_path)
-    assert (found.epoch, found.lease_seconds, found.port) == (6, 12.5, 0)
+    address = read_address(tmp_path)
+    assert (address.epoch, address.lease_seconds, address.port) == (6, 12.5, 0)

@@ -38,11 +38,11 @@ def test_strays_and_their_forks_are_found_and_ended(tag):
     with start(FORKS, **{RUN: tag}) as stray:
         stray.stdout.readline()
         stray.stdout.readline()
-        found = find_orphans(tag)
-        assert stray.pid in found
-        assert len(found) == 2
+        actual = find_orphans(tag)
+        assert stray.pid in actual
+        assert len(actual) == 2
 
-        assert end_orphans(tag) == found
+        assert end_orphans(tag) == actual
         assert find_orphans(tag) == []
 
 

@@ -60,7 +60,7 @@ def test_the_profile_speaks_of_one_host_or_of_many(job):
     assert "NCCL_SOCKET_IFNAME" not in one.environment
 
 
-def test_what_an_environment_sets_otherwise_than_the_profile_is_told():
+def test_what_an_environment_sets_otherwise_than_the_profile_is_reported():
     environment = {"HSA_X": "1", "FI_Y": "9", "NCCL_NET": "OFI", "NCCL_DEBUG": "INFO"}
 
     assert overruled(PROFILE, environment) == {"FI_Y": "9"}

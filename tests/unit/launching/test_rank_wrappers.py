@@ -10,7 +10,12 @@ import pytest
 
 from hydragnn_hpo.resources import resource_path
 
-SHOWN = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+)
 OURS = {"rocm": "ROCR_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}
 REPORT = """
 import json, os, sys
@@ -63,25 +68,25 @@ def test_a_rank_takes_the_device_of_its_number_where_all_are_seen(run, kind, lau
 
 @pytest.mark.parametrize("kind", OURS)
 def test_a_rank_that_sees_one_device_takes_it_and_the_rest_is_unset(run, kind):
-    others = dict.fromkeys(SHOWN, "0,1,2,3")
-    found, _, _ = run(kind, SLURM_LOCALID="3", **{**others, OURS[kind]: "5"})
+    others = dict.fromkeys(VARIABLES, "0,1,2,3")
+    result, _, _ = run(kind, SLURM_LOCALID="3", **{**others, OURS[kind]: "5"})
 
-    assert {name: found[name] for name in SHOWN if name in found} == {OURS[kind]: "5"}
+    assert {name: result[name] for name in VARIABLES if name in result} == {OURS[kind]: "5"}
 
 
 def test_a_rank_takes_what_others_chose_for_it_or_is_refused(run):
     chosen, _, _ = run("rocm", SLURM_LOCALID="1", HIP_VISIBLE_DEVICES="4,6")
     assert chosen["ROCR_VISIBLE_DEVICES"] == "6"
-    said = run("cuda", code=2, SLURM_LOCALID="2", CUDA_VISIBLE_DEVICES="0,1")
-    assert "rank 2 of this host has no device of its own among '0,1'" in said
+    error = run("cuda", code=2, SLURM_LOCALID="2", CUDA_VISIBLE_DEVICES="0,1")
+    assert "rank 2 of this host has no device of its own among '0,1'" in error
 
 
 @pytest.mark.parametrize("value", [value for value in HOSTILE if value])
 def test_no_value_is_run(run, value):
-    said = run("rocm", code=2, SLURM_LOCALID=value)
-    assert "is no number" in said
-    found, arguments, _ = run("cuda", *HOSTILE, CUDA_VISIBLE_DEVICES=value)
-    assert found["CUDA_VISIBLE_DEVICES"] == value
+    error = run("rocm", code=2, SLURM_LOCALID=value)
+    assert "is no number" in error
+    result, arguments, _ = run("cuda", *HOSTILE, CUDA_VISIBLE_DEVICES=value)
+    assert result["CUDA_VISIBLE_DEVICES"] == value
     assert arguments == HOSTILE
     run("plain", HYDRAGNN_HPO_CORES=value)
 

@@ -25,8 +25,8 @@ def test_any_name_is_one_step_down(name):
 
 
 def test_fields_are_filled_in_if_they_are_known():
-    found = scratch_folders.fill("{scratch}/miopen/{trial}/{host}-{slot}", FIELDS)
-    assert found == Path("/nvme/me/miopen/t0001.2/n03-5")
+    actual = scratch_folders.fill("{scratch}/miopen/{trial}/{host}-{slot}", FIELDS)
+    assert actual == Path("/nvme/me/miopen/t0001.2/n03-5")
     with pytest.raises(ConfigError, match=r"names \{rank\}; known: \{scratch\}, \{trial\}"):
         scratch_folders.fill("{scratch}/{rank}", FIELDS)
 
@@ -46,7 +46,7 @@ def ranks_of(*templates):
     return [RankStart(n, n, (), {}, (), dict(t)) for n, t in enumerate(templates)]
 
 
-def test_folders_are_made_for_us_alone_and_told(tmp_path):
+def test_folders_are_made_for_us_alone_and_reported(tmp_path):
     ranks = ranks_of({"CACHE": "{scratch}/{trial}/{slot}"}, {"CACHE": "{scratch}/{trial}/{slot}"})
 
     left = scratch_folders.make_rank_folders("t0001.2", ranks, host="n03", scratch=tmp_path)
@@ -67,7 +67,7 @@ def test_the_fastest_place_is_used_if_it_is_there(tmp_path):
 
 
 @pytest.mark.parametrize("user", ["you", "", "../me", "file"])
-def test_a_place_that_is_not_there_is_told(tmp_path, caplog, user):
+def test_a_place_that_is_not_there_is_reported(tmp_path, caplog, user):
     (tmp_path / "me").mkdir()
     (tmp_path / "file").touch()
 

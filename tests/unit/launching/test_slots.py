@@ -27,18 +27,20 @@ def seats(layout, *, cores=range(64), devices=GCDS, wanted=0, lanes=1):
 
 @pytest.mark.parametrize("name", ["frontier", "lumi"])
 def test_every_gcd_has_the_mask_of_the_guide(name):
-    found = slots.lay_out(seats(layout_of(find_profile(name))), host="h")
+    results = slots.lay_out(seats(layout_of(find_profile(name))), host="h")
 
-    masks = {int(slot.visible): sum(1 << core for core in slot.cores) for slot in found}
+    masks = {int(slot.visible): sum(1 << core for core in slot.cores) for slot in results}
     assert masks == FRONTIER_MASKS
-    assert [slot.index for slot in found] == list(range(8))
-    assert {(slot.device, slot.variable) for slot in found} == {("cuda:0", "ROCR_VISIBLE_DEVICES")}
+    assert [slot.index for slot in results] == list(range(8))
+    assert {(slot.device, slot.variable) for slot in results} == {
+        ("cuda:0", "ROCR_VISIBLE_DEVICES")
+    }
 
 
 def test_slots_keep_their_numbers_where_a_device_is_missing(caplog):
-    found = seats(layout_of(find_profile("frontier")), devices=GCDS[:5])
+    results = seats(layout_of(find_profile("frontier")), devices=GCDS[:5])
 
-    assert [seat.index for seat in found] == [0, 1, 2, 3, 4]
+    assert [seat.index for seat in results] == [0, 1, 2, 3, 4]
     assert len(caplog.records) == 1
     assert "devices 5,6,7 are not there" in caplog.text
 
@@ -48,7 +50,7 @@ def test_a_host_without_the_devices_of_its_profile_is_not_used():
         seats(layout_of(find_profile("frontier")), devices=[])
 
 
-def test_cores_that_are_not_ours_are_told_once_and_none_is_left_empty(caplog):
+def test_cores_that_are_not_ours_are_reported_once_and_none_is_left_empty(caplog):
     some = seats(layout_of(find_profile("frontier")), cores=[*range(1, 60), 63])
     assert some[1].cores == (57, 58, 59, 63)
     assert len(caplog.records) == 1
@@ -64,22 +66,22 @@ def test_lanes_divide_the_cores_of_their_seat():
     two = seats(layout_of(find_profile("frontier")), wanted=2)
     assert [seat.cores for seat in two] == [tuple(range(49, 56)), tuple(range(57, 64))]
 
-    found = seats(layout_of(find_profile("frontier")), lanes=2)
-    assert [seat.index for seat in found] == list(range(16))
-    assert found[0].cores == (49, 50, 51)
-    assert found[1].cores == (52, 53, 54, 55)
-    assert [seat.device.name for seat in found[:4]] == ["0", "0", "1", "1"]
+    results = seats(layout_of(find_profile("frontier")), lanes=2)
+    assert [seat.index for seat in results] == list(range(16))
+    assert results[0].cores == (49, 50, 51)
+    assert results[1].cores == (52, 53, 54, 55)
+    assert [seat.device.name for seat in results[:4]] == ["0", "0", "1", "1"]
 
 
 def test_devices_that_are_named_by_ids_are_taken_in_their_order():
     ids = [Device(name, "CUDA_VISIBLE_DEVICES") for name in ("GPU-b", "GPU-a")]
-    found = seats(Layout(slots=2, accelerator="cuda"), devices=ids)
-    assert [seat.device.name for seat in found] == ["GPU-b", "GPU-a"]
+    results = seats(Layout(slots=2, accelerator="cuda"), devices=ids)
+    assert [seat.device.name for seat in results] == ["GPU-b", "GPU-a"]
 
 
 def test_tiles_of_intel_are_used_although_no_tool_lists_them():
-    found = seats(layout_of(find_profile("aurora")), cores=range(104), devices=[])
-    assert [seat.device.name for seat in found] == [str(number) for number in range(12)]
+    results = seats(layout_of(find_profile("aurora")), cores=range(104), devices=[])
+    assert [seat.device.name for seat in results] == [str(number) for number in range(12)]
 
 
 def test_a_profile_of_processors_hides_gpus(monkeypatch):
@@ -167,12 +169,12 @@ def laid_out(wanted, names, cores, *, lanes=1, memory_mb=0):
 
 
 def test_without_gpus_every_core_is_a_slot():
-    found = laid_out(0, [], [2, 3])
+    results = laid_out(0, [], [2, 3])
 
-    assert [slot.name for slot in found] == ["here:0", "here:1"]
-    assert [slot.cores for slot in found] == [(2,), (3,)]
-    assert {(slot.device, slot.visible) for slot in found} == {("cpu", "")}
-    assert found[0].memory_mb == 0, "an unknown memory is no limit"
+    assert [slot.name for slot in results] == ["here:0", "here:1"]
+    assert [slot.cores for slot in results] == [(2,), (3,)]
+    assert {(slot.device, slot.visible) for slot in results} == {("cpu", "")}
+    assert results[0].memory_mb == 0, "an unknown memory is no limit"
 
 
 @pytest.mark.parametrize(
@@ -185,16 +187,16 @@ def test_without_gpus_every_core_is_a_slot():
 )
 def test_slots_see_one_gpu_and_share_its_memory(wanted, lanes, names, cores, memory_mb):
     """Who has one alone has no limit; lanes of one are side by side."""
-    found = laid_out(wanted, ["2", "3"], range(8), lanes=lanes, memory_mb=65536)
+    results = laid_out(wanted, ["2", "3"], range(8), lanes=lanes, memory_mb=65536)
 
-    assert [slot.visible for slot in found] == names
-    assert [slot.cores for slot in found] == cores
-    assert [slot.memory_mb for slot in found] == memory_mb
-    assert {slot.device for slot in found} == {"cuda:0"}
+    assert [slot.visible for slot in results] == names
+    assert [slot.cores for slot in results] == cores
+    assert [slot.memory_mb for slot in results] == memory_mb
+    assert {slot.device for slot in results} == {"cuda:0"}
 
 
 @pytest.mark.parametrize(("count", "share"), [(1, 0), (2, 8192 - 512), (16, 512)])
 def test_slots_of_a_host_share_its_memory(count, share):
-    found = laid_out(count, [], range(16), memory_mb=16384)
+    results = laid_out(count, [], range(16), memory_mb=16384)
 
-    assert {slot.memory_mb for slot in found} == {share}
+    assert {slot.memory_mb for slot in results} == {share}

@@ -18,8 +18,8 @@ from hydragnn_hpo.launching.slurm_allocation import (
 def answers(tmp_path, monkeypatch):
     """Put commands first on PATH that answer as Slurm does."""
 
-    def put(**said):
-        for name, text in said.items():
+    def put(**answers_by_command):
+        for name, text in answers_by_command.items():
             (tmp_path / f"{name}.txt").write_text(text)
             tool = tmp_path / name
             tool.write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.txt\n")
@@ -35,10 +35,10 @@ def test_an_allocation_has_hosts_an_address_and_an_end(answers, monkeypatch):
     time.tzset()
     answers(squeue="RUNNING|n[1-3]|2026-11-21T19:00:00\n", scontrol="x NodeAddr=10.1.2.3 y\n")
 
-    found = Allocation.find({"SLURM_JOB_ID": "17"}, most=2)
+    result = Allocation.find({"SLURM_JOB_ID": "17"}, most=2)
 
-    assert (found.job, found.hosts, found.address) == ("17", ("n1", "n2"), "10.1.2.3")
-    assert found.ends_at == 1795287600.0  # date -ud 2026-11-21T19:00 +%s
+    assert (result.job, result.hosts, result.address) == ("17", ("n1", "n2"), "10.1.2.3")
+    assert result.ends_at == 1795287600.0  # date -ud 2026-11-21T19:00 +%s
     monkeypatch.undo()
     time.tzset()
 
@@ -64,7 +64,7 @@ def test_a_task_with_the_number_of_its_array_knows_its_own_hosts(answers):
 
 
 @pytest.mark.parametrize(
-    ("said", "error", "sentence"),
+    ("listing", "error", "sentence"),
     [
         ("", ConfigError, "Slurm job 17 has ended"),
         ("PENDING||N/A\n", ConfigError, "Slurm job 17 is pending"),
@@ -72,9 +72,9 @@ def test_a_task_with_the_number_of_its_array_knows_its_own_hosts(answers):
         ("RUNNING||NONE|17\n", JobError, "squeue tells no state and hosts of job 17"),
     ],
 )
-def test_an_allocation_that_is_over_or_not_begun_is_refused(answers, said, error, sentence):
+def test_an_allocation_that_is_over_or_not_begun_is_refused(answers, listing, error, sentence):
     """squeue knows a job for some minutes more, and says nothing of it."""
-    answers(squeue=said, scontrol="NodeAddr=n1\n")
+    answers(squeue=listing, scontrol="NodeAddr=n1\n")
     with pytest.raises(error, match=sentence):
         Allocation.find({"SLURM_JOB_ID": "17"})
     with pytest.raises(ConfigError, match="this is no Slurm allocation"):
@@ -92,16 +92,16 @@ def test_the_environment_knows_the_end_best(answers):
 @pytest.fixture
 def flaky(tmp_path, monkeypatch):
     """Put a squeue first on PATH that fails some times, with a word of its own."""
-    asked = tmp_path / "asked"
+    calls_file = tmp_path / "asked"
 
     def put(failures, word):
         tool = tmp_path / "squeue"
         tool.write_text(
-            f"#!/bin/sh\necho >> {asked}\n[ $(wc -l < {asked}) -gt {failures} ] && "
+            f"#!/bin/sh\necho >> {calls_file}\n[ $(wc -l < {calls_file}) -gt {failures} ] && "
             f"echo 'RUNNING|n1|NONE' && exit\necho '{word}' >&2; exit 1\n"
         )
         tool.chmod(0o755)
-        return asked
+        return calls_file
 
     monkeypatch.setattr(slurm_allocation, "_PAUSES", (0.0, 0.0, 0.0))
     return put
@@ -112,22 +112,22 @@ def test_a_campaign_begins_although_slurm_is_away_for_a_moment(answers, flaky):
     flaky(2, "slurm_load_jobs error: Socket timed out on send/recv operation")
     given = {"SLURM_JOB_ID": "17"}
     assert Allocation.find(given).hosts == ("n1",)
-    asked = flaky(9, "slurm_load_jobs error: Unable to contact slurm controller")
-    asked.unlink()
+    calls_file = flaky(9, "slurm_load_jobs error: Unable to contact slurm controller")
+    calls_file.unlink()
     with pytest.raises(JobError, match="Unable to contact slurm controller"):
         Allocation.find(given)
-    assert len(asked.read_text().splitlines()) == 4
-    asked.unlink()
+    assert len(calls_file.read_text().splitlines()) == 4
+    calls_file.unlink()
     with pytest.raises(JobError, match="Unable to contact"):
         Allocation.find(given, run_query=slurm_allocation.query)
-    assert len(asked.read_text().splitlines()) == 1
+    assert len(calls_file.read_text().splitlines()) == 1
 
 
-def test_a_job_that_slurm_has_forgotten_is_not_asked_for_again(answers, flaky):
-    asked = flaky(9, "slurm_load_jobs error: Invalid job id specified")
+def test_a_job_that_slurm_has_forgotten_is_not_queried_again(answers, flaky):
+    calls_file = flaky(9, "slurm_load_jobs error: Invalid job id specified")
     with pytest.raises(JobError, match="Invalid job id"):
         Allocation.find({"SLURM_JOB_ID": "17"})
-    assert len(asked.read_text().splitlines()) == 1
+    assert len(calls_file.read_text().splitlines()) == 1
 
 
 def test_hosts_that_are_down_get_no_step(answers):

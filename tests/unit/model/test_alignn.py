@@ -25,8 +25,8 @@ def gated_by_hand(conv, nodes, along, weight, ends):
         above[i] = above[i] + w * met.sigmoid() * conv.value(nodes[j])
         below[i] = below[i] + w * met.sigmoid()
         changes.append(F.silu(conv.edge_norm(met)) if conv.edge_norm else None)
-    heard = [a / b for a, b in zip(above, below, strict=True)]
-    rows = [F.silu(conv.norm(conv.own(x) + h)) for x, h in zip(nodes, heard, strict=True)]
+    messages = [a / b for a, b in zip(above, below, strict=True)]
+    rows = [F.silu(conv.norm(conv.own(x) + h)) for x, h in zip(nodes, messages, strict=True)]
     return torch.stack(rows), changes
 
 

@@ -17,20 +17,20 @@ def energy_of(net, make, numbers, positions, cell):
 @pytest.mark.parametrize("conv", ["schnet", "painn"])
 def test_forces_are_minus_the_slope(make, conv):
     net, (numbers, positions, cell) = make.net(HEADS, conv=conv), make.atoms(1)
-    found = net(make.batch(make.graph(numbers, positions, cell)))["forces"].numpy()
+    result = net(make.batch(make.graph(numbers, positions, cell)))["forces"].numpy()
     for node, axis in ((0, 0), (2, 1), (4, 2)):
         ends = []
         for sign in (1.0, -1.0):
             moved = positions.copy()
             moved[node, axis] += sign * 1e-5
             ends.append(energy_of(net, make, numbers, moved, cell))
-        assert -(ends[0] - ends[1]) / 2e-5 == pytest.approx(found[node, axis], abs=1e-8)
-    np.testing.assert_allclose(found.sum(axis=0), 0.0, atol=1e-12)
+        assert -(ends[0] - ends[1]) / 2e-5 == pytest.approx(result[node, axis], abs=1e-8)
+    np.testing.assert_allclose(result.sum(axis=0), 0.0, atol=1e-12)
 
 
 def test_stress_is_the_slope_by_strain_over_the_volume(make):
     net, (numbers, positions, cell) = make.net(HEADS), make.atoms(2)
-    found = net(make.batch(make.graph(numbers, positions, cell)))["stress"].numpy().reshape(3, 3)
+    actual = net(make.batch(make.graph(numbers, positions, cell)))["stress"].numpy().reshape(3, 3)
     volume = abs(np.linalg.det(cell))
     for row, column in ((0, 0), (1, 1), (0, 2)):
         ends = []
@@ -40,24 +40,24 @@ def test_stress_is_the_slope_by_strain_over_the_volume(make):
             strain[column, row] += 0.5 * sign * 1e-5
             bend = np.eye(3) + strain
             ends.append(energy_of(net, make, numbers, positions @ bend, cell @ bend))
-        assert (ends[0] - ends[1]) / 2e-5 / volume == pytest.approx(found[row, column], abs=1e-9)
-    np.testing.assert_allclose(found, found.T, atol=1e-14)
+        assert (ends[0] - ends[1]) / 2e-5 / volume == pytest.approx(actual[row, column], abs=1e-9)
+    np.testing.assert_allclose(actual, actual.T, atol=1e-14)
 
 
 def test_molecules_have_no_stress(make):
     net = make.net(HEADS)
     solid, molecule = make.graph(*make.atoms(3)), make.graph(*make.atoms(4, periodic=False))
-    found = net(make.batch(solid, molecule))
-    assert found["stress"][1].tolist() == [0.0] * 9
-    assert found["stress"][0].abs().max() > 1e-6
-    assert found["forces"].shape == (10, 3)
+    result = net(make.batch(solid, molecule))
+    assert result["stress"][1].tolist() == [0.0] * 9
+    assert result["stress"][0].abs().max() > 1e-6
+    assert result["forces"].shape == (10, 3)
 
 
 def test_answers_keep_no_graph_where_no_gradient_is_wanted(make):
     net, batch = make.net(HEADS), make.batch(make.graph(*make.atoms(5)))
     with torch.no_grad():
-        found = net(batch)
-    assert not any(values.requires_grad for values in found.values())
+        result = net(batch)
+    assert not any(values.requires_grad for values in result.values())
     assert set(net(batch, only=["forces"])) == {"forces"}
 
 
@@ -66,8 +66,8 @@ def test_a_loss_of_forces_and_stress_has_the_right_slope_by_a_weight(make):
     weight = net.trunk.convs[0].filters.maps[1].weight
 
     def loss():
-        found = net(batch)
-        return found["forces"].square().sum() + 30.0 * found["stress"].square().sum()
+        result = net(batch)
+        return result["forces"].square().sum() + 30.0 * result["stress"].square().sum()
 
     (slope,) = torch.autograd.grad(loss(), weight)
     place = np.unravel_index(int(slope.abs().argmax()), slope.shape)

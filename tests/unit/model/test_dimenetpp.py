@@ -43,8 +43,10 @@ def by_hand(conv, scalars, messages, edges):
     if messages is None:
         messages = [F.silu(both[e] + conv.measure(edges.basis[e])) for e in range(count)]
         both = [0.0] * count
-    heard = [F.silu(conv.other(messages[e])) * conv.filter(edges.basis[e]) for e in range(count)]
-    heard = [F.silu(conv.down(each)) for each in heard]
+    filtered_messages = [
+        F.silu(conv.other(messages[e])) * conv.filter(edges.basis[e]) for e in range(count)
+    ]
+    filtered_messages = [F.silu(conv.down(each)) for each in filtered_messages]
     short = edges.lengths < REACH
     fall = envelope(edges.lengths, REACH)
     new, gathered = [], torch.zeros_like(scalars)
@@ -54,7 +56,7 @@ def by_hand(conv, scalars, messages, edges):
             if middle == j and k != i and short[e] and short[g]:
                 cosine = -float(edges.directions[g] @ edges.directions[e])
                 filters = spherical(conv, edges.lengths[g].item(), cosine)
-                turned += filters * heard[g] * fall[g] * fall[e]
+                turned += filters * filtered_messages[g] * fall[g] * fall[e]
         met = F.silu(conv.own(messages[e]) + both[e]) + F.silu(conv.up(turned))
         for block in conv.before:
             met = met + F.silu(block.second(F.silu(block.first(met))))

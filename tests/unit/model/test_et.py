@@ -28,7 +28,7 @@ def ends(made):
 def slow_layer(conv, scalars, state, edges):
     """Write the layer out edge by edge: what arrives at each node, then the update."""
     query, key, sent = conv.query(scalars), conv.key(scalars), conv.send(scalars) * conv.scale
-    heard = torch.zeros_like(scalars)
+    messages = torch.zeros_like(scalars)
     vectors = scalars.new_zeros(NODES, 3, FEATURES) if state is None else state.clone()
     for edge, (j, i) in ends(edges.links):
         row = edge % len(edges.pair_lengths)
@@ -36,13 +36,13 @@ def slow_layer(conv, scalars, state, edges):
         weight = 1.0 + F.silu(by_head(query[i] * key[j] * near).sum(1, keepdim=True))
         filters = [each[row] for each in conv.filters(edges)]
         say, point, *carry = sent[j].chunk(conv.sent)
-        heard[i] += (by_head(say * filters[0]) * weight).flatten()
+        messages[i] += (by_head(say * filters[0]) * weight).flatten()
         vectors[i] += torch.outer(edges.directions[edge], point * filters[1])
         if carry:
             vectors[i] += state[j] * carry[0] * filters[2]
-    heard = conv.out(heard)
-    answer, vectors = conv.update(scalars + heard, vectors)
-    return heard + answer, vectors
+    messages = conv.out(messages)
+    answer, vectors = conv.update(scalars + messages, vectors)
+    return messages + answer, vectors
 
 
 @pytest.mark.parametrize("layer", [0, 1])
@@ -51,6 +51,6 @@ def test_a_layer_equals_a_loop_over_edges(layer, paired):
     conv = ETConv(Dimensions(FEATURES, 3, degree=4.0, layer=layer), ETOptions(heads=HEADS))
     edges, scalars = directed_edges(paired, 3), torch.randn(NODES, FEATURES).double()
     state = torch.randn(NODES, 3, FEATURES).double() if layer else None
-    found = conv.double()(scalars, state, edges)
-    for mine, slow in zip(found, slow_layer(conv, scalars, state, edges), strict=True):
+    results = conv.double()(scalars, state, edges)
+    for mine, slow in zip(results, slow_layer(conv, scalars, state, edges), strict=True):
         torch.testing.assert_close(mine, slow)

@@ -64,14 +64,14 @@ def test_pooling_by_hand():
 @pytest.mark.parametrize(("energy", "graph_shift"), [("total", -1.0), (None, -1.0 / 3)])
 def test_baseline_counts_elements_in_a_graph(energy, graph_shift):
     baseline = TargetBaseline(target(energy=energy), HeadConfig())
-    found = baseline(torch.tensor([[0.0], [2.0]]), batch_of([1, 8, 1], [8]))
+    actual = baseline(torch.tensor([[0.0], [2.0]]), batch_of([1, 8, 1], [8]))
     expected = [[9.0 + graph_shift], [9.0 - 2.0 + 2.0 * 3.0]]
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_baseline_of_nodes_is_their_own_element():
-    found = TargetBaseline(target("node"), HeadConfig())(torch.ones(3, 1), batch_of([1, 8], [26]))
-    assert found.flatten().tolist() == [9.0 + 0.5 + 3.0, 9.0 - 2.0 + 3.0, 9.0 + 3.0]
+    result = TargetBaseline(target("node"), HeadConfig())(torch.ones(3, 1), batch_of([1, 8], [26]))
+    assert result.flatten().tolist() == [9.0 + 0.5 + 3.0, 9.0 - 2.0 + 3.0, 9.0 + 3.0]
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_baseline_of_nodes_is_their_own_element():
     ],
 )
 def test_the_mean_alone(head, described, expected):
-    found = TargetBaseline(described, head)(torch.tensor([[0.5]]), batch_of([1, 8]))
-    assert found.item() == pytest.approx(expected, rel=0, abs=1e-8)
+    result = TargetBaseline(described, head)(torch.tensor([[0.5]]), batch_of([1, 8]))
+    assert result.item() == pytest.approx(expected, rel=0, abs=1e-8)
 
 
 def graph_head(features, total=False, **settings):
@@ -122,29 +122,29 @@ def test_an_element_never_seen_is_finite_and_gets_no_number(number):
     net = MultiHeadGNN(ModelConfig(conv="schnet", features=8, layers=1), {
         name: HeadConfig() for name in targets
     }, targets)  # fmt: skip
-    found = net(batch_of([number], [number, 8]))
-    assert all(torch.isfinite(values).all() for values in found.values())
+    result = net(batch_of([number], [number, 8]))
+    assert all(torch.isfinite(values).all() for values in result.values())
     assert net.baselines["charge"].elements[57].item() == 0.0
 
 
-def test_every_element_is_told_apart():
+def test_every_element_is_distinguished():
     torch.manual_seed(0)
     described = {"charge": target("node", fitted=False)}
     net = MultiHeadGNN(ModelConfig(conv="schnet", features=8), {"charge": HeadConfig()}, described)
-    found = net(batch_of(list(range(1, 119))))["charge"].flatten().sort().values
-    assert found.diff().min() > 1e-5
+    result = net(batch_of(list(range(1, 119))))["charge"].flatten().sort().values
+    assert result.diff().min() > 1e-5
 
 
 def test_what_a_head_adds_is_in_the_unit_of_its_target_and_kept_with_the_weights():
-    found = []
+    results = []
     for factor in (1.0, 1000.0):
         described = target(fitted=False) | {"mean": 10.0 * factor, "std": 4.0 * factor}
         torch.manual_seed(0)
         net = MultiHeadGNN(ModelConfig(conv="egnn"), {"e": HeadConfig()}, {"e": described})
-        found.append(net(batch_of([1, 8], [6]))["e"])
+        results.append(net(batch_of([1, 8], [6]))["e"])
         assert net.std("e").item() == described["std"]
-    torch.testing.assert_close(found[1], found[0] * 1000.0)
-    assert (found[0] - 10.0).abs().min() > 1e-3
+    torch.testing.assert_close(results[1], results[0] * 1000.0)
+    assert (results[0] - 10.0).abs().min() > 1e-3
     net = MultiHeadGNN(ModelConfig(conv="egnn"), {"e": HeadConfig()}, {"e": target()})
     kept = net.state_dict()
     assert (kept["baselines.e.mean"], kept["baselines.e.std"]) == (9.0, 3.0)
@@ -152,7 +152,7 @@ def test_what_a_head_adds_is_in_the_unit_of_its_target_and_kept_with_the_weights
 
 
 @pytest.mark.parametrize("name", ["type", "values", "half", "training"])
-def test_a_name_that_torch_keeps_is_told(name):
+def test_a_name_that_torch_keeps_is_reported(name):
     with pytest.raises(ConfigError, match=f"head '{name}': torch keeps this name for itself"):
         MultiHeadGNN(ModelConfig(conv="egnn", features=8), {name: HeadConfig()}, {name: target()})
 

@@ -183,13 +183,13 @@ def test_without_numba_auto_takes_torch_and_numba_is_refused(no_numba, make):
         make.net({"gap": {}}, kernels="numba")
 
 
-def test_numba_is_said_not_to_be_used_once(caplog):
+def test_numba_is_reported_not_to_be_used_once(caplog):
     passes._warn_of_eager.cache_clear()
     for _ in range(2):
         passes.choose_kernels("numba", "cpu", torch.bfloat16)
         passes.choose_kernels("auto", "cuda", torch.float32)
-    (said,) = caplog.messages
-    assert said.endswith("in bfloat16 on cpu torch's operations run.")
+    (message,) = caplog.messages
+    assert message.endswith("in bfloat16 on cpu torch's operations run.")
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def start(cache, code=ONE_SUM):
 @pytest.mark.stress
 def test_two_processes_share_a_cache_that_only_the_user_can_write_to(tmp_path):
     ends = [(p.communicate(timeout=300), p.returncode) for p in [start(tmp_path) for _ in "ab"]]
-    assert [(code, said[1]) for said, code in ends] == [(0, ""), (0, "")]
+    assert [(code, output[1]) for output, code in ends] == [(0, ""), (0, "")]
     (folder,) = (tmp_path / "hydragnn-hpo" / "kernels").iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     (index,) = folder.glob("*.nbi")
@@ -379,11 +379,11 @@ def test_loops_use_wide_vectors_where_these_do_not_slow_the_processor_down(chose
     env = {k: v for k, v in os.environ.items() if k != "NUMBA_CPU_FEATURES"}
     env |= {} if chosen is None else {"NUMBA_CPU_FEATURES": chosen}
     run = [sys.executable, "-c", WIDEST]
-    said = subprocess.run(run, env=env, capture_output=True, text=True, check=True).stdout.split()
+    output = subprocess.run(run, env=env, capture_output=True, text=True, check=True).stdout.split()
     if chosen is None:
-        assert said[1] == said[0]
+        assert output[1] == output[0]
     else:  # which vectors these mean depends on the processor
-        assert said[2] == chosen
+        assert output[2] == chosen
 
 
 def test_a_torn_cache_is_compiled_around(tmp_path):

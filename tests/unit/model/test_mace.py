@@ -32,9 +32,9 @@ def of(ell, values):
 @pytest.mark.parametrize("ell", range(4))
 def test_harmonics_obey_the_addition_theorem(ell):
     a, b = directions(30), directions(30, seed=1)
-    found = (of(ell, spherical_harmonics(a, 3)) * of(ell, spherical_harmonics(b, 3))).sum(-1)
+    actual = (of(ell, spherical_harmonics(a, 3)) * of(ell, spherical_harmonics(b, 3))).sum(-1)
     expected = (2 * ell + 1) * eval_legendre(ell, (a * b).sum(-1).numpy())
-    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(actual, torch.from_numpy(expected), rtol=0, atol=1e-12)
 
 
 def test_degree_one_is_x_y_z():
@@ -96,7 +96,7 @@ def slow_layer(conv, scalars, state, edges):
     sent = [send(part) for send, part in zip(gather.send, features, strict=True)]
     result = []
     for node in range(len(scalars)):
-        found = [[] for _ in gather.mix]
+        results = [[] for _ in gather.mix]
         for ((one, two), ends), weights in zip(plan.moments.items(), gather.weights, strict=True):
             for three in ends:
                 matrix = torch.from_numpy(coupling_coefficients(one, two, three))
@@ -108,8 +108,8 @@ def slow_layer(conv, scalars, state, edges):
                     around = of(two, spherical_harmonics(edges.directions[edge : edge + 1], 3))[0]
                     given = sent[one][edges.sender[edge]]
                     total = total + torch.einsum("cab,af,b->cf", matrix, given, around) * strength
-                found[three].append(total)
-        single = [mix(torch.cat(each, -1)) for mix, each in zip(gather.mix, found, strict=True)]
+                results[three].append(total)
+        single = [mix(torch.cat(each, -1)) for mix, each in zip(gather.mix, results, strict=True)]
         terms = slow_products(conv, scalars[node], single)
         result.append(
             [mix(torch.cat([t[ell] for t in terms], -1)) for ell, mix in enumerate(conv.mix)]

@@ -164,7 +164,7 @@ def test_bad_options_of_a_conv_are_refused(conv, options):
         ModelConfig(conv=conv, options=options)
 
 
-def test_gps_hears_atoms_beyond_the_cutoff_of_its_own_graph_only(make):
+def test_gps_receives_atoms_beyond_the_cutoff_of_its_own_graph_only(make):
     far = np.array([[0.0, 0, 0], [30.0, 0, 0]])
 
     def charges(*numbers):
@@ -184,11 +184,11 @@ def test_random_walk_of_two_atoms_by_hand(make):
     w = 1.0 - 28 * 0.5**6 + 48 * 0.5**7 - 21 * 0.5**8
     stay, step = 1 / (1 + w), w / (1 + w)
     back = [stay, stay**2 + step**2, stay**3 + 3 * stay * step**2]
-    found = RandomWalkEncoding(3, 4).double().return_probabilities(Padding.of(batch), edges)
-    np.testing.assert_allclose(found, [back, back], rtol=1e-12)
+    actual = RandomWalkEncoding(3, 4).double().return_probabilities(Padding.of(batch), edges)
+    np.testing.assert_allclose(actual, [back, back], rtol=1e-12)
 
 
-def test_laplacian_encodings_are_needed_where_asked_for(make):
+def test_laplacian_encodings_are_needed_where_requested(make):
     net = make.net(ENERGY, encoding="laplacian", encoding_size=2)
     batch = make.batch(make.graph(*make.atoms(1)))
     with pytest.raises(
@@ -229,10 +229,12 @@ def test_zbl_by_hand(make):
     fade = 1 - 28 * x**6 + 48 * x**7 - 21 * x**8
     expected = 14.399645 * 48 / 0.9 * decay * fade
     edges = make.net(ENERGY).trunk.edges(batch)
-    found = ZBL().double()(batch, edges)
-    assert found.flatten().tolist() == pytest.approx([expected / 2] * 2, rel=1e-6)
-    told = make.net(ENERGY, repulsion="zbl")(batch)["energy"] - make.net(ENERGY)(batch)["energy"]
-    assert told.item() == pytest.approx(expected, rel=1e-6)
+    result = ZBL().double()(batch, edges)
+    assert result.flatten().tolist() == pytest.approx([expected / 2] * 2, rel=1e-6)
+    repulsion = (
+        make.net(ENERGY, repulsion="zbl")(batch)["energy"] - make.net(ENERGY)(batch)["energy"]
+    )
+    assert repulsion.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_zbl_leaves_other_targets_alone(make):

@@ -111,16 +111,16 @@ def test_a_loop_measures_edges_and_sorts_neighbours_as_torch_does(batch, basis, 
     graphs = {"empty": [], "alone": [add_isolated_atom(4).graph()]}.get(batch, some_graphs())
     given = batch_graphs(graphs, dtype=dtype, paired=batch != "edges")
     fields = ("directions", "pair_lengths", "pair_basis", "pair_envelope")
-    found, wanted = (
+    result, wanted = (
         measure_edges(given, kernels=kernels, basis=basis, cutoff=3.5)
         for kernels in ("numba", "eager")
     )
     tolerance = 1e-12 if dtype is torch.float64 else 1e-5
     for name in fields:
-        own, value = getattr(found, name), getattr(wanted, name)
+        own, value = getattr(result, name), getattr(wanted, name)
         torch.testing.assert_close(own, value, rtol=0, atol=tolerance, msg=name)
     for name in ("faded_neighbors", "averaged_neighbors"):
-        for own, value in zip(getattr(found, name), getattr(wanted, name), strict=True):
+        for own, value in zip(getattr(result, name), getattr(wanted, name), strict=True):
             torch.testing.assert_close(own, value, rtol=0, atol=tolerance, msg=name)
     moving = replace(given, positions=given.positions.clone().requires_grad_())
     edges = measure_edges(moving, kernels="numba", basis=basis, cutoff=3.5)

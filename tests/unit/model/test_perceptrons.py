@@ -19,8 +19,8 @@ def make_maps(inputs, outputs):
     return RowLinear(inputs[0], outputs, bias=False), RowLinear(inputs[1], outputs)
 
 
-def activate_exactly(one, weight, other, heard, bias):
-    return silu(linear(one, weight) + linear(other, heard, bias))
+def activate_exactly(one, weight, other, messages, bias):
+    return silu(linear(one, weight) + linear(other, messages, bias))
 
 
 @pytest.mark.stress
@@ -64,14 +64,14 @@ def test_what_needs_no_slope_gets_none(used, still):
     given = tuple(torch.randn(7, width, requires_grad=True) for width in (32, 48))
     leaves = {
         **{"one": given[0], "weight": maps[0].weight},
-        **{"other": given[1], "heard": maps[1].weight, "bias": maps[1].bias},
+        **{"other": given[1], "messages": maps[1].weight, "bias": maps[1].bias},
     }
     leaves[still].requires_grad_(False)
     activate_sum(maps, given).sum().backward()
-    found = {name: each.grad for name, each in leaves.items()}
+    result = {name: each.grad for name, each in leaves.items()}
     exact = {name: each.detach().clone().requires_grad_(True) for name, each in leaves.items()}
     activate_exactly(*exact.values()).sum().backward()
-    for name, slope in found.items():
+    for name, slope in result.items():
         if name == still:
             assert slope is None
         else:
@@ -104,10 +104,10 @@ def make_perceptron(inputs, activation, bias=True, outputs=48):
 def test_two_maps_are_one_loop_where_nothing_is_trained(used, activation, bias, inputs, rows):
     net, given = make_perceptron(inputs, activation, bias), 3.0 * torch.randn(rows, inputs)
     with torch.no_grad():
-        found = net(given)
+        result = net(given)
         assert [loop for loop, *_ in used] == ["map_twice"]
         plain = nn.Sequential(*net).double()(given.double())
-    torch.testing.assert_close(found.double(), plain, rtol=0, atol=1e-5)
+    torch.testing.assert_close(result.double(), plain, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_other_chains_are_mapped_layer_by_layer(used, case):
     elif case == "double":
         net, given = net.double(), given.double()
     with torch.set_grad_enabled(case == "trained"):
-        found = net(given)
-        torch.testing.assert_close(found, nn.Sequential(*net)(given))
+        actual = net(given)
+        torch.testing.assert_close(actual, nn.Sequential(*net)(given))
     assert "map_twice" not in {loop for loop, *_ in used}
 
 

@@ -89,9 +89,9 @@ def test_a_row_has_the_same_bits_wherever_it_stands():
     ("inputs", "outputs"), [(32, 16), (20, 64), (64, 20), (5, 3)], ids=lambda each: str(each)
 )
 def test_values_and_derivatives_are_those_of_torch_in_double_precision(used, rows, inputs, outputs):
-    found = differentiate(multiply_rows, make_inputs(rows, inputs, outputs))
+    results = differentiate(multiply_rows, make_inputs(rows, inputs, outputs))
     exact = [each.detach().double().requires_grad_() for each in make_inputs(rows, inputs, outputs)]
-    for number, (own, wanted) in enumerate(zip(found, differentiate(linear, exact), strict=True)):
+    for number, (own, wanted) in enumerate(zip(results, differentiate(linear, exact), strict=True)):
         scale = float(wanted.detach().abs().max())
         torch.testing.assert_close(
             own.double(), wanted, rtol=0, atol=3e-6 * scale, msg=str((number, used))
@@ -109,9 +109,9 @@ def test_first_derivatives_by_what_is_wanted(used, wanted, rows):
     inputs = [each.requires_grad_(kind in wanted) for kind, each in zip("rwb", given, strict=True)]
     bias = inputs[2] if "b" in wanted else None
     leaves = [each for each in inputs if each.requires_grad]
-    found = torch.autograd.grad(multiply_rows(*inputs[:2], bias), leaves, grad)
+    results = torch.autograd.grad(multiply_rows(*inputs[:2], bias), leaves, grad)
     expected = torch.autograd.grad(linear(*inputs[:2], bias), leaves, grad)
-    for own, value in zip(found, expected, strict=True):
+    for own, value in zip(results, expected, strict=True):
         assert torch.equal(own, value)
     assert ("differentiate_map" in {loop for loop, *_ in used}) == ("w" in wanted)
 
@@ -132,11 +132,11 @@ def test_several_gradients_at_once_are_left_to_torch(used):
     rows, weight, bias = make_inputs()
     values = multiply_rows(rows, weight, bias)
     given = torch.randn(3, *values.shape)
-    found = torch.autograd.grad(values, (rows, weight, bias), given, is_grads_batched=True)
+    results = torch.autograd.grad(values, (rows, weight, bias), given, is_grads_batched=True)
     wanted = torch.autograd.grad(
         linear(rows, weight, bias), (rows, weight, bias), given, is_grads_batched=True
     )
-    for own, value in zip(found, wanted, strict=True):
+    for own, value in zip(results, wanted, strict=True):
         torch.testing.assert_close(own, value)
 
 
@@ -174,17 +174,17 @@ def test_torch_multiplies_what_is_no_plain_matrix_in_single_precision(used, way)
     rows, weight, bias = (each.detach() for each in make_inputs())
     wanted = linear(rows, weight, bias)
     if way == "double":
-        found = multiply_rows(rows.double(), weight.double(), bias.double()).float()
+        actual = multiply_rows(rows.double(), weight.double(), bias.double()).float()
     elif way == "bf16":
         with torch.autocast("cpu", torch.bfloat16):
-            found = multiply_rows(rows, weight, bias)
-        assert found.dtype is torch.bfloat16
-        wanted = found
+            actual = multiply_rows(rows, weight, bias)
+        assert actual.dtype is torch.bfloat16
+        wanted = actual
     elif way == "vmap":
-        found = vmap(lambda one: multiply_rows(rows, one, bias))(weight.expand(2, 16, 32))[1]
+        actual = vmap(lambda one: multiply_rows(rows, one, bias))(weight.expand(2, 16, 32))[1]
     else:
-        found = make_fx(multiply_rows)(rows, weight, bias)(rows, weight, bias)
-    torch.testing.assert_close(found, wanted)
+        actual = make_fx(multiply_rows)(rows, weight, bias)(rows, weight, bias)
+    torch.testing.assert_close(actual, wanted)
     assert used == []
 
 

@@ -309,23 +309,25 @@ def test_only_the_inputs_are_kept_for_the_backward_pass():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        found = filtered_sum(values, filters, links)
+        result = filtered_sum(values, filters, links)
     known = (values, filters, *links.arrays)
     assert kept == {tensor.untyped_storage().data_ptr() for tensor in known}
-    assert found.requires_grad
+    assert result.requires_grad
 
 
-@pytest.mark.parametrize(("found", "pick"), [(segment_max, torch.amax), (segment_min, torch.amin)])
-def test_extremes_equal_a_loop_and_nodes_without_edges_hear_zero(layout, found, pick):
+@pytest.mark.parametrize(
+    ("segment_function", "pick"), [(segment_max, torch.amax), (segment_min, torch.amin)]
+)
+def test_extremes_equal_a_loop_and_nodes_without_edges_receive_zero(layout, segment_function, pick):
     links, _ = layout
     messages = draw(len(links.sender), FEATURES)
     rows = [[torch.zeros(FEATURES, dtype=torch.float64)] for _ in range(NODES)]
     for edge, (_, receiver) in edges_of(links):
         rows[receiver].append(messages[edge])
-    expected = torch.stack([pick(torch.stack(heard), dim=0) for heard in rows])
-    assert torch.equal(found(messages, links), expected)
-    assert gradcheck(lambda given: found(given, links).square(), (messages,))
-    assert gradgradcheck(lambda given: found(given, links).square(), (messages,))
+    expected = torch.stack([pick(torch.stack(received), dim=0) for received in rows])
+    assert torch.equal(segment_function(messages, links), expected)
+    assert gradcheck(lambda given: segment_function(given, links).square(), (messages,))
+    assert gradgradcheck(lambda given: segment_function(given, links).square(), (messages,))
 
 
 def test_equal_messages_share_the_gradient_and_the_floor_takes_none():

@@ -52,11 +52,11 @@ def neighbours(edges, node):
 def check(layer, edges, one_node):
     """Compare a layer with a function of one node, with and without the state of a layer before."""
     scalars = scalars_of(edges)
-    found, state = layer(scalars, None, edges)
+    actual, state = layer(scalars, None, edges)
     expected = [one_node(scalars, i, neighbours(edges, i)) for i in range(edges.num_nodes)]
-    torch.testing.assert_close(found, torch.stack(expected))
+    torch.testing.assert_close(actual, torch.stack(expected))
     again, kept = layer(scalars, state, edges)
-    assert torch.equal(again, found)
+    assert torch.equal(again, actual)
     assert kept is state
 
 
@@ -82,15 +82,15 @@ def test_sage_is_its_equation(edges, aggregation):
     layer = built(SAGEConv, SAGEOptions(aggregation=aggregation))
 
     def one_node(x, i, others):
-        heard = 0 * x[i]
+        messages = 0 * x[i]
         for j, w, _ in others:
             if aggregation == "max":
-                heard = torch.maximum(heard, w * F.silu(layer.pool(x[j])))
+                messages = torch.maximum(messages, w * F.silu(layer.pool(x[j])))
             else:
-                heard = heard + w * x[j]
+                messages = messages + w * x[j]
         if aggregation == "mean":
-            heard = heard / (1 + sum(w for _, w, _ in others))
-        return F.silu(layer.own.weight @ x[i] + layer.heard(heard))
+            messages = messages / (1 + sum(w for _, w, _ in others))
+        return F.silu(layer.own.weight @ x[i] + layer.heard(messages))
 
     check(layer, edges, one_node)
 
@@ -107,8 +107,8 @@ def test_gat_is_its_equation(edges, heads, slope):
     def one_node(x, i, others):
         terms = [(i, 1.0, torch.zeros(4, dtype=x.dtype)), *others]
         weights = torch.stack([w * score(x, i, j, basis) for j, w, basis in terms])
-        said = torch.stack([layer.send(x[j]).view(heads, -1) for j, _, _ in terms])
-        mean = (weights / weights.sum(0)).unsqueeze(-1) * said
+        messages = torch.stack([layer.send(x[j]).view(heads, -1) for j, _, _ in terms])
+        mean = (weights / weights.sum(0)).unsqueeze(-1) * messages
         return F.silu(mean.sum(0).flatten() + layer.bias)
 
     check(layer, edges, one_node)
@@ -118,9 +118,9 @@ def test_gat_survives_scores_whose_exponentials_do_not_exist(edges):
     layer = built(GATConv, GATOptions())
     layer.attention.data.mul_(1e4)
     scalars = scalars_of(edges).requires_grad_(True)
-    found, _ = layer(scalars, None, edges)
-    (slope,) = torch.autograd.grad(found.square().sum(), scalars)
-    assert torch.isfinite(found).all()
+    result, _ = layer(scalars, None, edges)
+    (slope,) = torch.autograd.grad(result.square().sum(), scalars)
+    assert torch.isfinite(result).all()
     assert torch.isfinite(slope).all()
 
 
@@ -138,10 +138,12 @@ def test_mfc_is_its_equation(edges, highest):
     def one_node(x, i, others):
         degree = min(sum(w for _, w, _ in others), highest)
         both = torch.cat((sum((w * x[j] for j, w, _ in others), 0 * x[i]), x[i]))
-        said = layer.bias
+        messages = layer.bias
         for d in range(highest + 1):
-            said = said + smooth_step(max(0, 1 - abs(degree - d))) * (both @ layer.weight[d])
-        return F.silu(said)
+            messages = messages + smooth_step(max(0, 1 - abs(degree - d))) * (
+                both @ layer.weight[d]
+            )
+        return F.silu(messages)
 
     check(layer, edges, one_node)
 

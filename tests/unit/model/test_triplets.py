@@ -41,7 +41,7 @@ def test_loops_list_the_triplets_of_torch_in_the_same_order(paired, reach):
     lengths = 2.0 * torch.rand(pairs, generator=draw, dtype=torch.float64)
     ways = torch.nn.functional.normalize(torch.randn(pairs, 3, generator=draw, dtype=lengths.dtype))
     directions = torch.cat((ways, -ways[: len(links.sender) - pairs]))
-    expected, found = (
+    expected, result = (
         find_triplets(
             Edges(replace(links, kernels=each), directions, lengths, lengths[:, None], lengths),
             reach,
@@ -49,21 +49,21 @@ def test_loops_list_the_triplets_of_torch_in_the_same_order(paired, reach):
         for each in ("eager", "numba")
     )
     assert bool(len(expected.cosines)) == (reach > 0.0)
-    assert torch.equal(found.cosines, expected.cosines)
-    for each, other in zip(found.links.arrays, expected.links.arrays, strict=True):
+    assert torch.equal(result.cosines, expected.cosines)
+    for each, other in zip(result.links.arrays, expected.links.arrays, strict=True):
         assert torch.equal(each, other)
 
 
 def test_polynomials_equal_scipy():
     cosines = torch.linspace(-1, 1, 41, dtype=torch.float64)
-    found = legendre(cosines, 8)
+    actual = legendre(cosines, 8)
     for degree in range(8):
         scale = math.sqrt((2 * degree + 1) / (4 * math.pi))
         expected = scale * eval_legendre(degree, cosines.numpy())
-        torch.testing.assert_close(found[:, degree], torch.from_numpy(expected))
-    found = chebyshev(cosines, 37)
+        torch.testing.assert_close(actual[:, degree], torch.from_numpy(expected))
+    actual = chebyshev(cosines, 37)
     expected = np.cos(np.arange(37) * np.arccos(cosines.numpy())[:, None])
-    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=0, atol=1e-11)
+    torch.testing.assert_close(actual, torch.from_numpy(expected), rtol=0, atol=1e-11)
 
 
 def test_roots_equal_those_of_tables():
@@ -87,8 +87,8 @@ def test_radial_functions_equal_scipy_from_contact_to_the_cutoff(orders, count):
     scale = math.sqrt(2.0) / np.abs(spherical_jn(degree + 1, roots))
     expected = scale * spherical_jn(degree, roots * lengths.numpy()[:, None] / 5.0)
     largest = np.abs(expected).max()
-    found = bessel(lengths).numpy()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11 * largest)
+    actual = bessel(lengths).numpy()
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-11 * largest)
     rough = SphericalBessel(orders, count, 5.0)(lengths.float()).numpy()
     np.testing.assert_allclose(rough, expected, rtol=0, atol=3e-6 * largest)
     assert roots.max() < (count + orders / 2) * math.pi

@@ -261,15 +261,15 @@ def test_kernels_are_chosen_by_setting_device_and_type(setting, device, dtype, c
     assert passes.choose_kernels(setting, device, dtype) == chosen
 
 
-def test_where_triton_cannot_run_torch_does_and_that_is_said_once(loops, compiles, caplog):
+def test_where_triton_cannot_run_torch_does_and_that_is_reported_once(loops, compiles, caplog):
     links, rows = random_links(4, paired=True)
     values, filters = inputs_of("filtered", links, rows)
     for _ in range(2):
         links = replace(links, kernels=passes.choose_kernels("triton", "cpu", torch.float64))
         passes.filtered_sum(values, filters, links)
     assert loops == []
-    (said,) = caplog.messages
-    assert "knows CUDA and ROCm devices: in float64 on cpu torch's operations run" in said
+    (message,) = caplog.messages
+    assert "knows CUDA and ROCm devices: in float64 on cpu torch's operations run" in message
 
 
 @pytest.mark.parametrize("missing", ["triton", "compiler"])

@@ -67,7 +67,7 @@ def test_a_change_reaches_the_campaign_of_the_run_and_only_there(tmp_path):
         open_run(plain, tmp_path / "run")
 
 
-def test_a_wrong_key_is_said_with_the_one_that_was_meant():
+def test_a_wrong_key_is_reported_with_the_one_that_was_meant():
     with pytest.raises(ConfigError, match=r"changed in search: unknown key 'search.trails'. Did"):
         load_campaign(QUICKSTART, parse_settings(["search.trails=4"]))
 

@@ -40,18 +40,18 @@ def test_every_shipped_card_has_a_starter_that_can_run(path):
 @pytest.mark.parametrize("conv", list(CONV_SPECS))
 def test_a_starter_of_one_conv_has_all_its_ranges(conv):
     made = campaign(render_campaign(card(energy=ENERGY), "x", [conv]))
-    found = {name.removeprefix("model.options.") for name in made.space if "options" in name}
-    assert found == set(search_ranges(CONV_SPECS[conv].options))
+    actual = {name.removeprefix("model.options.") for name in made.space if "options" in name}
+    assert actual == set(search_ranges(CONV_SPECS[conv].options))
     check_corners(made, facts_of_cards(made, [card(energy=ENERGY)]))
 
 
 def test_forces_ask_for_convs_that_see_distances():
     derived = card(energy=ENERGY, forces={**FORCES, "derived_from": "energy"})
-    found = campaign(render_campaign(derived, "x"))
-    convs = set(found.space["model.conv"].choices)
+    result = campaign(render_campaign(derived, "x"))
+    convs = set(result.space["model.conv"].choices)
     assert convs == {name for name, spec in CONV_SPECS.items() if spec.forces}
     assert "gin" not in convs
-    assert set(found.trial["heads"]) == {"energy", "forces"}
+    assert set(result.trial["heads"]) == {"energy", "forces"}
     with pytest.raises(ConfigError, match="conv 'gin' cannot predict all of energy, forces"):
         render_campaign(derived, "x", ["gin"])
 
@@ -68,6 +68,6 @@ def test_vectors_of_their_own_are_left_to_the_user():
     text = render_campaign(both, "x")
     assert "# [trial.heads.push]" in text
     assert set(campaign(text).trial["heads"]) == {"energy"}
-    asked = campaign(render_campaign(both, "x", targets=["push"]))
+    config = campaign(render_campaign(both, "x", targets=["push"]))
     wanted = {name for name, spec in CONV_SPECS.items() if spec.vectors}
-    assert set(asked.space["model.conv"].choices) == wanted
+    assert set(config.space["model.conv"].choices) == wanted

@@ -46,8 +46,8 @@ def trials(make_trial):
 def errors(costs, pairs, correct=True):
     for trial, width in pairs:
         price = costs.price(trial)
-        said = price.epoch_seconds(width) if correct else price.quote.seconds(width)
-        yield abs(math.log(said / truth(costs, trial, width)))
+        prediction = price.epoch_seconds(width) if correct else price.quote.seconds(width)
+        yield abs(math.log(prediction / truth(costs, trial, width)))
 
 
 def test_an_epoch_gone_wrong_is_not_held_against_others(machine, stats, make_trial):
@@ -112,8 +112,10 @@ def test_another_machine_lends_ratios_and_keeps_its_speed(machine, stats, trials
     assert math.exp(statistics.mean(errors(new, rest))) > 2, "its speed is not that of the other"
     new.observe(*first, 0.2 * truth(new, *first))
     for trial, width in rest:
-        said = new.price(trial).epoch_seconds(width)
-        assert said == pytest.approx(0.2 * truth(new, trial, width), rel=0.25), "one was enough"
+        prediction = new.price(trial).epoch_seconds(width)
+        assert prediction == pytest.approx(0.2 * truth(new, trial, width), rel=0.25), (
+            "one was enough"
+        )
 
 
 def test_a_file_that_is_none_of_ours(tmp_path, machine, stats):
@@ -164,8 +166,8 @@ def test_failures_by_hand(machine, stats, make_trial):
         ("egnn", 1e-3, none),
         ("gin", 1e-1, gin * none / all_),
     ]:
-        found = costs.price(make_trial(conv, learning_rate=rate)).fails
-        assert found == pytest.approx(expected), (conv, rate)
+        actual = costs.price(make_trial(conv, learning_rate=rate)).fails
+        assert actual == pytest.approx(expected), (conv, rate)
 
 
 def test_chance_of_being_above_a_limit():
@@ -179,7 +181,7 @@ def test_chance_of_being_above_a_limit():
 def test_commands_are_priced_by_their_values(machine):
     """A law in three values, of which the price only sees their names."""
     costs = CostModel({}, machine)
-    found = []
+    results = []
 
     def takes(values, width):
         factor = {"small": 1.0, "large": 4.0}[values["size"]]
@@ -198,8 +200,8 @@ def test_commands_are_priced_by_their_values(machine):
         costs.observe_values(values, width, takes(values, width))
     for values, width in order[24:]:
         price = costs.price_values(values, (1, 2, 4))
-        found.append(abs(math.log(price.epoch_seconds(width) / takes(values, width))))
-    assert statistics.median(found) < 0.15, "a factor of 4 and of 3 between them"
+        results.append(abs(math.log(price.epoch_seconds(width) / takes(values, width))))
+    assert statistics.median(results) < 0.15, "a factor of 4 and of 3 between them"
 
 
 def test_prices_are_kept_while_nothing_new_is_known(machine, stats, make_trial):
@@ -218,9 +220,9 @@ def test_one_observation_by_hand():
     """A mean with prior N(0, 2^2), seen once with noise s: the posterior of the textbook."""
     ridge = Ridge({"one": 2.0}, noise=1.0)
     ridge.put("a", {"one": 1.0}, 3.0)
-    found = ridge.predict({"one": 1.0})
+    actual = ridge.predict({"one": 1.0})
     noise = ridge.noise
-    assert found == pytest.approx(3.0 * 4.0 / (4.0 + noise**2), rel=0.1)
+    assert actual == pytest.approx(3.0 * 4.0 / (4.0 + noise**2), rel=0.1)
     spread = 1.0 / (1 / 4.0 + 1 / noise**2)
     assert ridge.sigma({"one": 1.0}) == pytest.approx(math.sqrt(noise**2 + spread), rel=0.1)
 
@@ -272,16 +274,16 @@ def test_the_spread_is_honest():
 @pytest.mark.parametrize(("known", "within"), [(8, 0.1), (400, 0.03)])
 def test_the_noise_is_found(known, within):
     """Whatever its first guess; five coefficients use up observations."""
-    found = []
+    results = []
     for seed in range(40):
         random = np.random.default_rng(seed)
         ridge = Ridge({"one": 9.0, "size": 9.0, "kind": 9.0}, noise=0.3)
         for key, (features, _, value) in enumerate(law(random, known, 0.3)):
             ridge.put(key, features, value)
         features, *_ = next(law(np.random.default_rng(seed), 1, 0.0))
-        found.append(ridge.noise)
+        results.append(ridge.noise)
         assert ridge.sigma(features) > ridge.noise
-    assert statistics.mean(found) == pytest.approx(0.3, rel=within)
+    assert statistics.mean(results) == pytest.approx(0.3, rel=within)
 
 
 def test_what_was_never_seen_is_less_certain():
@@ -305,13 +307,15 @@ def test_predictions_of_one_version_are_the_same():
     ridge = Ridge(PRIORS, noise=0.1)
     for key in range(100):
         ridge.put(key, {"one": 1.0}, 1.0)
-    before, said = ridge.version, ridge.predict({"one": 1.0})
+    before, prediction = ridge.version, ridge.predict({"one": 1.0})
     ridge.put(100, {"one": 1.0}, 5.0)
-    assert (ridge.version, ridge.predict({"one": 1.0})) == (before, said), "1 % is not worth a fit"
+    assert (ridge.version, ridge.predict({"one": 1.0})) == (before, prediction), (
+        "1 % is not worth a fit"
+    )
     for key in range(101, 104):
         ridge.put(key, {"one": 1.0}, 5.0)
     assert ridge.version > before
-    assert ridge.predict({"one": 1.0}) != said
+    assert ridge.predict({"one": 1.0}) != prediction
 
 
 def test_the_oldest_are_forgotten():

@@ -57,10 +57,10 @@ def test_the_target_is_the_bound_where_no_trial_is_longer(seconds, slots):
     tasks = [Task(str(row), (1, 2, 4), each) for row, each in enumerate(seconds)]
     works = [work(str(row), each) for row, each in enumerate(seconds)]
     priced = build_price_table(tasks, [], slots, OUTLOOK)
-    found = max(common_deadline(priced, slots), priced.quickest())
-    assert found <= slow_bound(works, slots) * 1.004
-    if priced.quickest() < found / 1.004:
-        assert found >= slow_bound(works, slots) / 1.004
+    result = max(common_deadline(priced, slots), priced.quickest())
+    assert result <= slow_bound(works, slots) * 1.004
+    if priced.quickest() < result / 1.004:
+        assert result >= slow_bound(works, slots) / 1.004
 
 
 def test_what_runs_keeps_its_slots_and_its_time():

@@ -13,8 +13,8 @@ from hydragnn_hpo.placement.cost_model import CostModel
 RECORD = Path(__file__).parents[2] / "benchmarks/results/prices.json"
 
 
-def off(said, was):
-    return abs(math.log(said / was))
+def off(estimate, was):
+    return abs(math.log(estimate / was))
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def stats():
 @pytest.fixture(scope="module")
 def took():
     """(trial, seconds per epoch, peak bytes): six convs small, then the same large."""
-    found = json.loads(RECORD.read_text())["measured"]["trials"]
-    made = [(TrialConfig.model_validate(t["config"]), t["seconds"], t["bytes"]) for t in found]
+    trials = json.loads(RECORD.read_text())["measured"]["trials"]
+    made = [(TrialConfig.model_validate(t["config"]), t["seconds"], t["bytes"]) for t in trials]
     assert len(made) == 12
     return made
 

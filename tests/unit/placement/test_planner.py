@@ -26,8 +26,8 @@ def pool(slots, taken=0):
     return machine
 
 
-def widths(found):
-    return {start.name: start.width for start in found.starts}
+def widths(result):
+    return {start.name: start.width for start in result.starts}
 
 
 def running(name, seconds_left, width=1, *, measured=True, stoppable=True, **more):
@@ -37,26 +37,26 @@ def running(name, seconds_left, width=1, *, measured=True, stoppable=True, **mor
 
 def test_longest_first_one_slot_each():
     waiting = [task("short", 1.0), task("long", 1.3), task("middle", 1.2)]
-    found = plan(waiting, [], pool(2), replace(PERFECT, more_to_come=True, to_come=9))
-    assert [start.name for start in found.starts] == ["long", "middle"]
-    assert [start.slots for start in found.starts] == [("h:0",), ("h:1",)]
+    result = plan(waiting, [], pool(2), replace(PERFECT, more_to_come=True, to_come=9))
+    assert [start.name for start in result.starts] == ["long", "middle"]
+    assert [start.slots for start in result.starts] == [("h:0",), ("h:1",)]
 
 
 def test_on_one_slot_the_given_order_holds_so_that_times_decide_nothing():
     waiting = [task("b", 1.0), task("a", 9.0), task("c", 2.0)]
     assert widths(plan(waiting, [], pool(1), PERFECT)) == {"b": 1}
-    asked = [*waiting, replace(task("d", 0.5), requested_width=1)]
-    assert widths(plan(asked, [], pool(1), PERFECT)) == {"d": 1}
+    tasks = [*waiting, replace(task("d", 0.5), requested_width=1)]
+    assert widths(plan(tasks, [], pool(1), PERFECT)) == {"d": 1}
 
 
 def test_all_end_together_on_the_fewest_ranks():
     # 8 + 4 + 2 + 2 = 16 seconds of work on 8 slots: all of it can end in 2 seconds.
     waiting = [task("b", 4.0), task("a", 8.0), task("d", 2.0), task("c", 2.0)]
-    found = plan(waiting, [], pool(8), PERFECT)
-    assert widths(found) == {"a": 4, "b": 2, "c": 1, "d": 1}
-    assert found.ends_in == pytest.approx(2.0, rel=0.01)
+    result = plan(waiting, [], pool(8), PERFECT)
+    assert widths(result) == {"a": 4, "b": 2, "c": 1, "d": 1}
+    assert result.ends_in == pytest.approx(2.0, rel=0.01)
     assert (
-        found.starts[0].reason == "number 1 of 4 by length: 4 ranks end it with the others in 2 s"
+        result.starts[0].reason == "number 1 of 4 by length: 4 ranks end it with the others in 2 s"
     )
 
 
@@ -76,8 +76,8 @@ def test_while_no_end_is_in_sight_only_what_outlasts_the_others_is_wide():
 
 @pytest.mark.parametrize(("more", "width"), [(True, 1), (False, 4)])
 def test_the_last_trial_takes_what_is_idle_only_when_nothing_follows(more, width):
-    found = plan([task("a", 1.0)], [], pool(4), replace(PERFECT, more_to_come=more))
-    assert widths(found) == {"a": width}
+    result = plan([task("a", 1.0)], [], pool(4), replace(PERFECT, more_to_come=more))
+    assert widths(result) == {"a": width}
 
 
 @pytest.mark.parametrize(("floor", "width"), [(0.5, 4), (0.7, 2), (0.9, 1)])
@@ -90,10 +90,10 @@ def test_no_trial_is_so_wide_that_it_wastes_too_much(floor, width):
 
 def test_a_wide_trial_keeps_its_turn_and_short_ones_fill_the_hole():
     waiting = [task("wide", 3.0, (2,)), task("short", 0.5, (1,)), task("late", 1.3, (1,))]
-    found = plan(waiting, [running("r", 0.6, widths=(1,))], pool(2, taken=1), PERFECT)
-    assert widths(found) == {"short": 1}
-    assert "backfill before wide" in found.starts[0].reason
-    assert found.held == {
+    result = plan(waiting, [running("r", 0.6, widths=(1,))], pool(2, taken=1), PERFECT)
+    assert widths(result) == {"short": 1}
+    assert "backfill before wide" in result.starts[0].reason
+    assert result.held == {
         "wide": "waits 1 s for 2 slots: 1 of 2 are free",
         "late": "behind wide, which waits for its slots",
     }
@@ -115,8 +115,8 @@ def test_backfill_looks_at_the_slots_the_held_trial_needs_not_the_last_ones():
 def test_a_trial_starts_narrower_where_that_ends_sooner_than_waiting():
     # On 4 ranks it takes 2 s, on 2 it takes 4 s; the others are free in 3 s: 4 < 3 + 2.
     busy = [running("r", 3.0, 2, widths=(2,))]
-    found = plan([task("a", 8.0)], busy, pool(4, taken=2), PERFECT)
-    assert widths(found) == {"a": 2}
+    result = plan([task("a", 8.0)], busy, pool(4, taken=2), PERFECT)
+    assert widths(result) == {"a": 2}
     # Free in 1 s: 4 > 1 + 2.
     busy = [running("r", 1.0, 2, widths=(2,))]
     assert plan([task("a", 8.0)], busy, pool(4, taken=2), PERFECT).starts == ()
@@ -124,12 +124,12 @@ def test_a_trial_starts_narrower_where_that_ends_sooner_than_waiting():
 
 def test_a_trial_that_was_stopped_for_a_width_gets_it_first():
     waiting = [task("long", 9.0, (1,)), task("a", 2.0, requested_width=2, measured=True)]
-    found = plan(waiting, [], pool(2), PERFECT)
-    assert widths(found) == {"a": 2}
-    assert found.starts[0].reason == "goes on at 2 ranks, for which it was stopped"
+    result = plan(waiting, [], pool(2), PERFECT)
+    assert widths(result) == {"a": 2}
+    assert result.starts[0].reason == "goes on at 2 ranks, for which it was stopped"
 
 
-def test_slots_are_kept_for_a_trial_that_was_asked_to_yield():
+def test_slots_are_kept_for_a_trial_that_was_requested_to_yield():
     busy = [running("r", 5.0, measured=True, stoppable=False, requested_width=4)]
     waiting = [task("a", 5.0, (1,)), task("b", 5.0, (1,))]
     assert widths(plan(waiting, busy, pool(5, taken=1), PERFECT)) == {"a": 1}
@@ -140,11 +140,11 @@ def late(**more):
 
 
 def test_the_last_trial_is_widened_over_idle_slots():
-    found = plan([], late(), pool(8, taken=1), PERFECT)
+    result = plan([], late(), pool(8, taken=1), PERFECT)
     # On 8 ranks 12.5 s and a restart of 1 s.
-    (resize,) = found.resizes
+    (resize,) = result.resizes
     assert (resize.name, resize.width) == ("late", 8)
-    assert found.ends_in == pytest.approx(13.5, rel=0.005)
+    assert result.ends_in == pytest.approx(13.5, rel=0.005)
     assert resize.reason == ("would end in 2 min, the others in 14 s: 8 ranks end it in 14 s")
 
 
@@ -174,24 +174,24 @@ def test_a_restart_that_waits_long_for_a_checkpoint_does_not_pay():
 
 def test_the_last_of_all_gets_the_free_slots_first():
     busy = [running("a", 50.0), running("b", 60.0), running("c", 10.0)]
-    found = plan([], busy, pool(4, taken=3), PERFECT)
+    result = plan([], busy, pool(4, taken=3), PERFECT)
     # 120 slot-seconds on 4 slots end in 30 s at best: b needs 2.
-    assert [(resize.name, resize.width) for resize in found.resizes] == [("b", 2)]
+    assert [(resize.name, resize.width) for resize in result.resizes] == [("b", 2)]
 
 
 def test_who_ends_early_gives_ranks_to_a_trial_that_could_not_catch_up():
     # "late" can end in 1 + 160 / 2 = 81 s on 8 ranks, but four are free in 38 s only: then it
     # ends in 38 + 1 + 61 = 100 s. "early" on half its ranks ends in 1 + 76 = 77 s.
     busy = [running("late", 160.0, 4), running("early", 38.0, 8), running("soon", 40.0, 4)]
-    found = plan([], busy, pool(16, taken=16), PERFECT)
-    asked = {resize.name: resize.width for resize in found.resizes}
-    assert asked.get("early") == 4
-    assert "late" not in asked
-    assert "could spare ranks" in found.resizes[0].reason
+    result = plan([], busy, pool(16, taken=16), PERFECT)
+    widths_by_name = {resize.name: resize.width for resize in result.resizes}
+    assert widths_by_name.get("early") == 4
+    assert "late" not in widths_by_name
+    assert "could spare ranks" in result.resizes[0].reason
 
 
 @pytest.mark.parametrize(
-    ("why", "seconds", "restarts", "asked"),
+    ("why", "seconds", "restarts", "expected_resizes"),
     [
         # On 3 ranks it takes 200 / 3 s and a restart: it gains 22.3 s, twice the restart.
         ("it pays", 11.0, 0, [("late", 3)]),
@@ -200,27 +200,27 @@ def test_who_ends_early_gives_ranks_to_a_trial_that_could_not_catch_up():
         ("it would be the last restart", 11.0, 2, []),
     ],
 )
-def test_a_late_trial_takes_what_is_free_where(why, seconds, restarts, asked):
+def test_a_late_trial_takes_what_is_free_where(why, seconds, restarts, expected_resizes):
     # With all six slots it would end with the others, but five are free in 40 s only.
     busy = [
         running("late", 100.0, 2, widths=(1, 2, 3, 6), restarts=restarts),
         running("other", 40.0, 3, widths=(3,)),
     ]
-    found = plan([], busy, pool(6, taken=5), replace(PERFECT, restart_seconds=seconds))
-    assert [(resize.name, resize.width) for resize in found.resizes] == asked, why
+    result = plan([], busy, pool(6, taken=5), replace(PERFECT, restart_seconds=seconds))
+    assert [(resize.name, resize.width) for resize in result.resizes] == expected_resizes, why
 
 
 def test_nothing_starts_that_cannot_reach_a_checkpoint():
     outlook = replace(PERFECT, checkpoint_seconds=60.0, time_left=59.0)
-    found = plan([task("a", 1.0)], [running("r", 300.0)], pool(4, taken=1), outlook)
-    assert (found.starts, found.resizes, found.ends_in) == ((), (), 59.0)
-    assert found.held == {"a": "no checkpoint can be reached in the 59 s left"}
+    result = plan([task("a", 1.0)], [running("r", 300.0)], pool(4, taken=1), outlook)
+    assert (result.starts, result.resizes, result.ends_in) == ((), (), 59.0)
+    assert result.held == {"a": "no checkpoint can be reached in the 59 s left"}
 
 
 def test_what_is_too_large_for_the_machine_is_held_with_a_reason_and_stops_no_other():
-    found = plan([task("a", 1.0, (16,)), task("b", 1.0, (1,))], [], pool(4), PERFECT)
-    assert widths(found) == {"b": 1}
-    assert found.held == {"a": "needs 16 slots, there are 4"}
+    result = plan([task("a", 1.0, (16,)), task("b", 1.0, (1,))], [], pool(4), PERFECT)
+    assert widths(result) == {"b": 1}
+    assert result.held == {"a": "needs 16 slots, there are 4"}
     assert plan([task("a", 1.0)], [], SlotPool({}), PERFECT).held == {
         "a": "needs 1 slots, there are 0"
     }
@@ -229,9 +229,9 @@ def test_what_is_too_large_for_the_machine_is_held_with_a_reason_and_stops_no_ot
 @pytest.mark.parametrize("seconds", [math.inf, math.nan])
 def test_a_trial_without_a_price_is_held_and_one_that_runs_stops_no_other(seconds):
     waiting = [task("a", seconds, (1,)), task("b", 1.0, (1,))]
-    found = plan(waiting, [running("r", 5.0), running("s", 3.0)], pool(4, taken=2), PERFECT)
-    assert widths(found) == {"b": 1}
-    assert found.held == {"a": "nobody knows how long it takes"}
+    result = plan(waiting, [running("r", 5.0), running("s", 3.0)], pool(4, taken=2), PERFECT)
+    assert widths(result) == {"b": 1}
+    assert result.held == {"a": "nobody knows how long it takes"}
     odd = replace(running("r", 5.0), seconds_left=seconds)
     assert plan(waiting[1:], [odd], pool(4, taken=2), PERFECT).starts
 
@@ -244,8 +244,8 @@ def test_a_trial_that_needs_whole_devices_is_not_starved_by_those_that_share_the
     waiting = [task("whole", 9.0, (1,), lanes=2), task("single", 3.0, (1,))]
     assert plan(waiting, busy, machine, PERFECT).starts == ()
     machine.give_back(("h:0",))
-    found = plan(waiting, busy[1:], machine, PERFECT)
-    assert found.starts[0].slots == ("h:0", "h:1")
+    result = plan(waiting, busy[1:], machine, PERFECT)
+    assert result.starts[0].slots == ("h:0", "h:1")
 
 
 def test_a_trial_with_nothing_left_and_one_at_a_width_it_no_longer_has_are_harmless():
@@ -257,7 +257,7 @@ def test_a_trial_with_nothing_left_and_one_at_a_width_it_no_longer_has_are_harml
     ("seconds", "words"),
     [(0.0, "0 s"), (99.0, "99 s"), (120.0, "2 min"), (6840.0, "1.9 h"), (360000.0, "4.2 days")],
 )
-def test_times_are_said_as_people_do(seconds, words):
+def test_times_are_written_as_people_do(seconds, words):
     assert format_duration(seconds) == words
 
 
@@ -295,29 +295,29 @@ def test_plans_keep_to_what_there_is(waiting, begun, hosts, to_come):
             busy.append(RunningTask(replace(each, name=f"r{number}"), width, left))
     outlook = PlanningContext(restart_seconds=2.0, more_to_come=to_come > 0, to_come=to_come)
     free, names = machine.free, machine.free_names
-    found = plan(waiting, busy, machine, outlook)
+    actual = plan(waiting, busy, machine, outlook)
 
     assert (machine.free, machine.free_names) == (free, names)
-    used = [slot for start in found.starts for slot in start.slots]
+    used = [slot for start in actual.starts for slot in start.slots]
     assert len(used) == len(set(used))
     assert set(used) <= set(names)
     known = {each.name: each for each in waiting}
-    for start in found.starts:
+    for start in actual.starts:
         assert start.width in known[start.name].widths
         assert len(start.slots) == start.width * known[start.name].lanes
         assert start.reason
     by_name = {each.task.name: each for each in busy}
     extra = sum(
         max(change.width - by_name[change.name].width, 0) * by_name[change.name].task.lanes
-        for change in found.resizes
+        for change in actual.resizes
     )
     assert extra + len(used) <= free
-    decided = {start.name for start in found.starts}
-    assert not decided & set(found.held)
-    assert math.isfinite(found.ends_in)
-    assert plan(waiting[::-1], busy[::-1], machine, outlook) == found
+    decided = {start.name for start in actual.starts}
+    assert not decided & set(actual.held)
+    assert math.isfinite(actual.ends_in)
+    assert plan(waiting[::-1], busy[::-1], machine, outlook) == actual
     if hosts and waiting and not busy:
-        assert found.starts
+        assert actual.starts
 
 
 def test_a_decision_for_the_largest_machine_takes_few_calls():
@@ -340,22 +340,22 @@ def test_a_decision_for_the_largest_machine_takes_few_calls():
 
 def counted(waiting, busy, machine):
     """Return a plan and the calls it took."""
-    found = []
+    results = []
     outlook = PlanningContext(restart_seconds=60.0)
-    took = calls(lambda: found.append(plan(waiting, busy, machine, outlook)))
-    return found[0], took
+    took = calls(lambda: results.append(plan(waiting, busy, machine, outlook)))
+    return results[0], took
 
 
 def test_each_trial_has_its_place_in_one_allocation():
     """Alone it would take all 8 slots; 4 and 4 are of two allocations."""
     both = SlotPool({"h@a": range(4), "h@b": range(4)})
-    found = plan([task("t", 8.0)], [], both, PERFECT)
-    assert widths(found) == {"t": 4}
-    assert len({slot.partition("@")[2][0] for slot in found.starts[0].slots}) == 1
+    result = plan([task("t", 8.0)], [], both, PERFECT)
+    assert widths(result) == {"t": 4}
+    assert len({slot.partition("@")[2][0] for slot in result.starts[0].slots}) == 1
 
     wide = plan([task("t", 8.0, widths=(8,))], [], both, PERFECT)
     assert wide.held == {"t": "needs 8 slots, there are 4"}
 
     busy = running("r", 9.0, width=4)
-    found = plan([task("t", 80.0)], [busy], SlotPool({"h@b": range(2), "h@c": range(1)}), PERFECT)
-    assert widths(found) == {"t": 2}, "what runs on an allocation that leaves disturbs no other"
+    result = plan([task("t", 80.0)], [busy], SlotPool({"h@b": range(2), "h@c": range(1)}), PERFECT)
+    assert widths(result) == {"t": 2}, "what runs on an allocation that leaves disturbs no other"

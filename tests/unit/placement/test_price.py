@@ -261,12 +261,12 @@ def test_imbalance_of_shares_that_were_made(sizes, each, ranks):
     """The formula is within a quarter of the mean of real shares of drawn graphs."""
     random = np.random.default_rng(7)
     pool = DRAWS[sizes](random, 4000)
-    found = []
+    results = []
     for _ in range(20):
         costs = random.choice(pool, each * ranks)
         loads = [costs[rows].sum() for rows in balance_load(costs, ranks)]
-        found.append(max(loads) / np.mean(loads))
-    assert imbalance(graphs(pool, each * ranks), ranks) == pytest.approx(np.mean(found), rel=0.25)
+        results.append(max(loads) / np.mean(loads))
+    assert imbalance(graphs(pool, each * ranks), ranks) == pytest.approx(np.mean(results), rel=0.25)
 
 
 def test_graphs_that_do_not_divide():

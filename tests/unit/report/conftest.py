@@ -57,14 +57,14 @@ def hostile_events() -> list[dict[str, Any]]:
     for place, name in enumerate(HOSTILE):
         values = {"model.conv": "=gin()" if place % 2 else "<b>", "model.layers": place + 1}
         attempt = {"attempt": 1, "until": 2, "width": 1, "slots": ["h:0"]}
-        told = {"reached": 1, "objective": 0.5, "best_objective": 0.5, "seconds": 1.0, "width": 1}
+        fields = {"reached": 1, "objective": 0.5, "best_objective": 0.5, "seconds": 1.0, "width": 1}
         end: dict[str, Any] = {"outcome": "failed", "reason": "bug", "message": MESSAGE}
         if place % 2:
             end = {"outcome": "completed", "objective": 0.5, "val_mae": {"gap": 0.1}, "reached": 2}
         events += [
             {"event": "proposed", "trial": name, "values": values, "until": 2},
             {"event": "placed", "trial": name, **attempt},
-            {"event": "epoch", "trial": name, **told},
+            {"event": "epoch", "trial": name, **fields},
             {"event": "ended", "trial": name, "attempt": 1, **end},
         ]
     return [{"time": 1.7e9 + k, "epoch": 1, **e} for k, e in enumerate(events)]

@@ -38,12 +38,12 @@ def first(score):
 
 def trials_of(events):
     """Follow every trial through the journal."""
-    found = {}
+    result = {}
     for e in events:
-        trial = found.get(e.get("trial"))
+        trial = result.get(e.get("trial"))
         match e["event"]:
             case "proposed":
-                found[e["trial"]] = {
+                result[e["trial"]] = {
                     "name": e["trial"], "values": e["values"], "parent": e.get("parent"),
                     "until": e["until"], "status": "queued", "reason": None, "attempt": 0,
                     "score": None, "objective": None, "mae": {}, "epoch": 0,
@@ -56,10 +56,10 @@ def trials_of(events):
                 trial["objective"] = e["best_objective"]
             case "promoted":
                 for name in e["trials"]:
-                    found[name] |= {"status": "queued", "until": e["until"]}
+                    result[name] |= {"status": "queued", "until": e["until"]}
             case "ended":
                 take_end(trial, e)
-    return found
+    return result
 
 
 def take_end(trial, e):
@@ -128,7 +128,7 @@ def headline(run):
     duration, hosts = events[-1]["time"] - begin, slot_seconds(events) / slots_per_host(events)
     energy = [e for e in events if e["event"] == "energy"]
     joules = sum(e["idle"] + sum(j for j, _ in e["trials"].values()) for e in energy)
-    found = {
+    result = {
         "trials": len(trials),
         "completed": status["completed"],
         "stopped": status["stopped"],
@@ -138,17 +138,17 @@ def headline(run):
         "host_time": hosts / size_of(hosts),
     }
     if energy:
-        found["energy"] = joules / (3.6e6 if joules >= 3.6e6 else 1e3)
+        result["energy"] = joules / (3.6e6 if joules >= 3.6e6 else 1e3)
     if not (run / "report" / "ensemble.json").exists():
         best = ranking(trials)[0]
-        found |= {f"val_mae.{head}": mae for head, mae in best["mae"].items()}
-    return found
+        result |= {f"val_mae.{head}": mae for head, mae in best["mae"].items()}
+    return result
 
 
 def progress(run):
     events = events_of(run)
     trials, slots = trials_of(events), slots_per_host(events)
-    told, spent, results, placed = set(), 0.0, [], {}
+    scored_trials, spent, results, placed = set(), 0.0, [], {}
     for e in events:
         if e["event"] == "placed":
             placed[e["trial"]] = e
@@ -159,23 +159,23 @@ def progress(run):
             spent += len(start["slots"]) * (e["time"] - start["time"])
         if e["outcome"] == "interrupted" or trials[e["trial"]]["parent"]:
             continue
-        told.add(e["trial"])
+        scored_trials.add(e["trial"])
         if e.get("score") is not None:
-            results.append((first(e["score"]), len(told), spent / slots, e["score"]))
+            results.append((first(e["score"]), len(scored_trials), spent / slots, e["score"]))
     best = min(results)
     close = next(r for r in results if r[0] <= 1.01 * best[0])
     size = size_of(best[2])
-    found = {"best": best[0], "trials_to_best": best[1], "time_to_best": best[2] / size}
-    found |= {"trials_to_close": close[1], "time_to_close": close[2] / size}
+    result = {"best": best[0], "trials_to_best": best[1], "time_to_best": best[2] / size}
+    result |= {"trials_to_close": close[1], "time_to_close": close[2] / size}
     several = isinstance(results[0][3], list)
-    return found if several else found | top(ranking(trials)[:10])
+    return result if several else result | top(ranking(trials)[:10])
 
 
 def top(trials):
-    found, size = {}, size_of(max(trial["seconds"] for trial in trials))
+    results, size = {}, size_of(max(trial["seconds"] for trial in trials))
     for rank, trial in enumerate(trials, start=1):
         row = f"top.{trial['name']}"
-        found |= {f"{row}.rank": rank, f"{row}.epochs": trial["epoch"]}
-        found |= {f"{row}.objective": trial["objective"], f"{row}.time": trial["seconds"] / size}
-        found |= {f"{row}.val_mae.{head}": mae for head, mae in trial["mae"].items()}
-    return found
+        results |= {f"{row}.rank": rank, f"{row}.epochs": trial["epoch"]}
+        results |= {f"{row}.objective": trial["objective"], f"{row}.time": trial["seconds"] / size}
+        results |= {f"{row}.val_mae.{head}": mae for head, mae in trial["mae"].items()}
+    return results

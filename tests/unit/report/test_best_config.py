@@ -26,10 +26,10 @@ def test_the_best_trial_is_written_whole(made: SimpleNamespace, tmp_path: Path) 
     assert config.training.epochs == 27
     plain = tomllib.loads(out.read_text())
     for key, value in made.raw.trials[name]["values"].items():
-        found: Any = plain
+        actual: Any = plain
         for part in key.split("."):
-            found = found[part]
-        assert found == value
+            actual = actual[part]
+        assert actual == value
     store = Path(plain["data"][0]["store"])
     assert store == (made.run.path / "data" / "made_molecules.bp").resolve()
     assert written.open_with == f"hydragnn-hpo trial {out}"
@@ -69,11 +69,11 @@ search = {trials = 1, finalists = 1, rungs = [1]}
 
 def finished(name: str) -> list[dict[str, Any]]:
     attempt = {"attempt": 1, "until": 1, "width": 1, "slots": ["h:0"]}
-    told = {"attempt": 1, "outcome": "completed", "objective": 0.5, "reached": 1}
+    fields = {"attempt": 1, "outcome": "completed", "objective": 0.5, "reached": 1}
     return [
         {"event": "proposed", "trial": name, "values": {"tile.x": 2}, "until": 1},
         {"event": "placed", "trial": name, **attempt},
-        {"event": "ended", "trial": name, **told},
+        {"event": "ended", "trial": name, **fields},
     ]
 
 

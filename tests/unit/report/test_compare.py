@@ -43,13 +43,13 @@ MakeRun = Callable[..., Path]
 
 
 def trial(name: str, begin: float, end: float, **result: Any) -> list[dict[str, Any]]:
-    told = {"outcome": "completed", "attempt": 1, **result}
+    fields = {"outcome": "completed", "attempt": 1, **result}
     values = {"model.layers": 1 + int(name[-1])}
     where = {"attempt": 1, "until": 2, "width": 1, "slots": ["a:0"]}
     return [
         {"time": begin, "event": "proposed", "trial": name, "values": values, "until": 2},
         {"time": begin, "event": "placed", "trial": name, **where},
-        {"time": end, "event": "ended", "trial": name, **told},
+        {"time": end, "event": "ended", "trial": name, **fields},
     ]
 
 
@@ -103,59 +103,63 @@ def faster() -> list[dict[str, Any]]:
     return trial("t0", 1000.0, 1020.0, objective=0.25, val_mae={"gap": 0.15})
 
 
-def compared(*paths: Path, asked: tuple[tuple[str, float], ...] = ()) -> RunComparison:
-    return compare_runs(read_campaigns(paths), asked)
+def compared(*paths: Path, levels: tuple[tuple[str, float], ...] = ()) -> RunComparison:
+    return compare_runs(read_campaigns(paths), levels)
 
 
-def table(found: RunComparison, key: str) -> dict[str, tuple[Any, ...]]:
-    every = [b for s in compare_sections(found) for b in s.blocks if isinstance(b, Table)]
+def table(comparison: RunComparison, key: str) -> dict[str, tuple[Any, ...]]:
+    every = [b for s in compare_sections(comparison) for b in s.blocks if isinstance(b, Table)]
     (one,) = [block for block in every if block.key == key]
     return {str(row[0]): row[1:] for row in one.rows}
 
 
-def costs(found: RunComparison, key: str, level: float) -> list[tuple[float, float, int] | None]:
+def costs(
+    comparison: RunComparison, key: str, level: float
+) -> list[tuple[float, float, int] | None]:
     """Return host-seconds, wall seconds and trials by run."""
-    (one,) = [r for r in found.levels if (r.quantity.key, r.level) == (key, pytest.approx(level))]
+    (one,) = [
+        r for r in comparison.levels if (r.quantity.key, r.level) == (key, pytest.approx(level))
+    ]
     return [f and (f.host_seconds, f.seconds, f.trials) for f in one.first]
 
 
 def test_costs_are_those_counted_by_hand(run: Any, faster: Any) -> None:
     """0.3 after 30 s of two hosts and two trials; 0.25 after 20 s; the worst of both is 0.3."""
-    found = compared(run("one"), run("two", "quick", events=faster))
-    assert costs(found, "objective", 0.3) == [(60.0, 30.0, 2), (40.0, 20.0, 1)]
+    comparison = compared(run("one"), run("two", "quick", events=faster))
+    assert costs(comparison, "objective", 0.3) == [(60.0, 30.0, 2), (40.0, 20.0, 1)]
     # 5 % above the best of all, 0.25: only the second came there
-    assert costs(found, "objective", 0.2625) == [None, (40.0, 20.0, 1)]
+    assert costs(comparison, "objective", 0.2625) == [None, (40.0, 20.0, 1)]
     # the worst of 0.1 and 0.15 eV: the first run needs all its four trials, one of which failed
-    assert costs(found, "val_mae.gap", 0.15) == [(100.0, 50.0, 4), (40.0, 20.0, 1)]
-    assert found.same_data
-    assert not found.warnings
+    assert costs(comparison, "val_mae.gap", 0.15) == [(100.0, 50.0, 4), (40.0, 20.0, 1)]
+    assert comparison.same_data
+    assert not comparison.warnings
 
 
-def test_levels_may_be_asked_for(run: Any, faster: Any) -> None:
+def test_levels_may_be_requested(run: Any, faster: Any) -> None:
     paths = run("one"), run("two", "quick", events=faster)
-    found = compared(*paths, asked=(("gap", 0.2), ("objective", 0.01)))
-    assert costs(found, "val_mae.gap", 0.2) == [(20.0, 10.0, 1), (40.0, 20.0, 1)]
-    assert costs(found, "objective", 0.01) == [None, None]
-    seen = table(found, "host_seconds")
+    comparison = compared(*paths, levels=(("gap", 0.2), ("objective", 0.01)))
+    assert costs(comparison, "val_mae.gap", 0.2) == [(20.0, 10.0, 1), (40.0, 20.0, 1)]
+    assert costs(comparison, "objective", 0.01) == [None, None]
+    seen = table(comparison, "host_seconds")
     assert seen["val MAE gap 0.2 eV (asked for)"] == (20.0, 40.0)
     assert seen["objective 0.01 (asked for)"] == (NEVER, NEVER)
-    assert table(found, "trials")["val MAE gap 0.2 eV (asked for)"] == (1, 1)
+    assert table(comparison, "trials")["val MAE gap 0.2 eV (asked for)"] == (1, 1)
     with pytest.raises(ConfigError, match=r"unknown quantity 'gp'. Did you mean 'gap'\?"):
-        compared(*paths, asked=(("gp", 0.2),))
+        compared(*paths, levels=(("gp", 0.2),))
 
 
 def test_tables_say_what_the_runs_are(run: Any, faster: Any) -> None:
     paths = run("one"), run("two", "quick", events=faster, space="[1, 2]")
-    found = compared(*paths)
-    seen = table(found, "overview")
+    comparison = compared(*paths)
+    seen = table(comparison, "overview")
     assert seen["host-hours [h]"] == (pytest.approx(100 / 3600), pytest.approx(40 / 3600))
     assert seen["trials failed"] == (1, 0)
     assert seen["trials completed"] == (3, 1)
     assert seen["hosts"] == (2, 2)
-    assert table(found, "errors")["val MAE gap [eV]"] == (0.3, 0.15)  # of the best trial each
-    assert table(found, "errors")["best trial"] == ("t1", "t0")
-    assert table(found, "values")["model.layers"] == (2, 1)
-    assert table(found, "ranges")["model.layers"] == ("differs", "1 to 4", "1, 2")
+    assert table(comparison, "errors")["val MAE gap [eV]"] == (0.3, 0.15)  # of the best trial each
+    assert table(comparison, "errors")["best trial"] == ("t1", "t0")
+    assert table(comparison, "values")["model.layers"] == (2, 1)
+    assert table(comparison, "ranges")["model.layers"] == ("differs", "1 to 4", "1, 2")
 
 
 @pytest.mark.parametrize(
@@ -168,31 +172,33 @@ def test_tables_say_what_the_runs_are(run: Any, faster: Any) -> None:
         ({"finished": False}, "quick is not finished"),
     ],
 )
-def test_what_makes_runs_unlike_is_said(changes: dict[str, Any], says: str, run: Any) -> None:
-    found = compared(run("one"), run("two", "quick", **changes))
-    assert any(says in warning for warning in found.warnings), found.warnings
-    shown = [b.text for s in compare_sections(found) for b in s.blocks if isinstance(b, Text)]
-    assert any(says in text for text in shown)
-    assert found.same_data == bool(found.levels) == (changes.get("data", "same") == "same")
-    assert found.same_data != any("not comparable" in text for text in shown)
+def test_what_makes_runs_unlike_is_reported(changes: dict[str, Any], says: str, run: Any) -> None:
+    comparison = compared(run("one"), run("two", "quick", **changes))
+    assert any(says in warning for warning in comparison.warnings), comparison.warnings
+    texts = [b.text for s in compare_sections(comparison) for b in s.blocks if isinstance(b, Text)]
+    assert any(says in text for text in texts)
+    assert (
+        comparison.same_data == bool(comparison.levels) == (changes.get("data", "same") == "same")
+    )
+    assert comparison.same_data != any("not comparable" in text for text in texts)
 
 
 def test_heads_that_not_all_have_are_named(run: Any, tmp_path: Path) -> None:
     other = make_campaign(tmp_path / "made", trials=12)
-    found = compared(run("one"), other.path)
-    (said,) = [w for w in found.warnings if "not all runs have them" in w]
-    assert "energy_per_atom" in said
-    assert "gap" not in said.replace("energy_per_atom", "")
-    assert [q.key for q in found.quantities] == ["val_mae.gap"]
+    comparison = compared(run("one"), other.path)
+    (message,) = [w for w in comparison.warnings if "not all runs have them" in w]
+    assert "energy_per_atom" in message
+    assert "gap" not in message.replace("energy_per_atom", "")
+    assert [q.key for q in comparison.quantities] == ["val_mae.gap"]
 
 
 def test_commands_are_compared_by_their_goal(run: Any) -> None:
     slow, fast = (trial("t0", 1000.0, 1010.0, objective=None, score=score) for score in (9.0, 4.0))
     one = run("one", "a", text=COMMAND, data=None, events=slow)
-    found = compared(one, run("two", "b", text=COMMAND, data=None, events=fast))
-    assert "commands" in found.warnings[0]
-    assert costs(found, "score", 9.0) == [(20.0, 10.0, 1), (20.0, 10.0, 1)]
-    assert costs(found, "score", 4.2) == [None, (20.0, 10.0, 1)]
+    comparison = compared(one, run("two", "b", text=COMMAND, data=None, events=fast))
+    assert "commands" in comparison.warnings[0]
+    assert costs(comparison, "score", 9.0) == [(20.0, 10.0, 1), (20.0, 10.0, 1)]
+    assert costs(comparison, "score", 4.2) == [None, (20.0, 10.0, 1)]
 
 
 def test_what_is_no_comparison_is_refused(run: Any, tmp_path: Path) -> None:
@@ -215,20 +221,22 @@ def test_what_is_no_comparison_is_refused(run: Any, tmp_path: Path) -> None:
         (("x/r", "y/r"), ("a", "b"), ["a", "b"]),
     ],
 )
-def test_runs_are_told_apart(folders: Any, names: Any, labels: list[str], run: Any) -> None:
+def test_runs_are_distinguished(folders: Any, names: Any, labels: list[str], run: Any) -> None:
     paths = [run(folder, name) for folder, name in zip(folders, names, strict=True)]
     assert [each.label for each in read_campaigns(paths)] == labels
 
 
 def test_a_page_is_written_and_names_are_only_text(run: Any, faster: Any, tmp_path: Path) -> None:
     """Directories tell campaigns of one name apart, and may be called anything."""
-    found = compared(run("<img src=x>"), run("two", events=faster))
-    write_comparison(found, tmp_path / "x.html")
+    comparison = compared(run("<img src=x>"), run("two", events=faster))
+    write_comparison(comparison, tmp_path / "x.html")
     page = (tmp_path / "x.html").read_text()
     assert "<img src=x>" not in page
     assert "&lt;img src=x&gt;" in page
-    said = dict(re.findall(r'data-key="([^"]*)" value="([^"]*)"', page))
-    host_hours = {k: float(v) for k, v in said.items() if k.startswith("runs.overview.host-hours")}
+    values = dict(re.findall(r'data-key="([^"]*)" value="([^"]*)"', page))
+    host_hours = {
+        k: float(v) for k, v in values.items() if k.startswith("runs.overview.host-hours")
+    }
     assert sorted(host_hours.values()) == [pytest.approx(40 / 3600), pytest.approx(100 / 3600)]
 
 

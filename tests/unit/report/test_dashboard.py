@@ -37,8 +37,8 @@ EVIL = "<script>alert('x')</script>"
 @pytest.fixture
 def door():
     """A guarded application that answers everything, and how to ask it."""
-    told: list[str] = []
-    keys = AccessKeys(PORT, told.append)
+    issued_keys: list[str] = []
+    keys = AccessKeys(PORT, issued_keys.append)
 
     async def inside(request):
         return PlainTextResponse("inside")
@@ -57,49 +57,49 @@ def door():
 
         return asyncio.run(asking())
 
-    def enter_as_told():
-        answer = ask(f"/enter?key={told[-1]}")
+    def enter_by_link():
+        answer = ask(f"/enter?key={issued_keys[-1]}")
         return SimpleCookie(answer.headers["set-cookie"])[keys.cookie].value
 
-    return SimpleNamespace(ask=ask, told=told, keys=keys, enter=enter_as_told)
+    return SimpleNamespace(ask=ask, issued_keys=issued_keys, keys=keys, enter=enter_by_link)
 
 
 def test_a_link_gives_the_cookie_and_leads_away_from_its_key(door):
-    answer = door.ask(f"/enter?key={door.told[0]}")
+    answer = door.ask(f"/enter?key={door.issued_keys[0]}")
     assert answer.status_code == 303
     assert answer.headers["location"] == "/"
-    said = answer.headers["set-cookie"].lower()
+    header = answer.headers["set-cookie"].lower()
     for part in ("httponly", "samesite=strict", "path=/"):
-        assert part in said
-    assert door.told[0] not in str(answer.headers)
+        assert part in header
+    assert door.issued_keys[0] not in str(answer.headers)
     cookie = SimpleCookie(answer.headers["set-cookie"])[door.keys.cookie].value
     assert len(cookie) >= 43  # 32 bytes in base64
-    assert cookie != door.told[0]
+    assert cookie != door.issued_keys[0]
     assert door.ask(cookie=cookie).text == "inside"
 
 
-def test_a_link_opens_once_and_the_next_one_is_told(door):
+def test_a_link_opens_once_and_the_next_one_is_reported(door):
     door.enter()
-    assert len(set(door.told)) == 2
-    again = door.ask(f"/enter?key={door.told[0]}")
+    assert len(set(door.issued_keys)) == 2
+    again = door.ask(f"/enter?key={door.issued_keys[0]}")
     assert again.status_code == 403
     assert "set-cookie" not in again.headers
     cookie = door.enter()
     assert door.ask(cookie=cookie).text == "inside", "another browser, by the new link"
-    assert door.ask(f"/enter?key={door.told[0]}", cookie=cookie).status_code == 303
-    assert len(door.told) == 3, "who is inside uses up nothing"
+    assert door.ask(f"/enter?key={door.issued_keys[0]}", cookie=cookie).status_code == 303
+    assert len(door.issued_keys) == 3, "who is inside uses up nothing"
 
 
 @pytest.mark.parametrize("key", ["", "%00", "%F0%9F%92%A9", "x" * 10_000])
 def test_no_other_key_opens(door, key):
     assert door.ask(f"/enter?key={key}").status_code == 403
-    assert door.ask(f"/enter?other={door.told[0]}").status_code == 403
-    assert len(door.told) == 1, "a wrong key uses up nothing"
+    assert door.ask(f"/enter?other={door.issued_keys[0]}").status_code == 403
+    assert len(door.issued_keys) == 1, "a wrong key uses up nothing"
 
 
 @pytest.mark.parametrize("path", ["/", "/news", "/sections/headline", "/nothing"])
-def test_without_the_cookie_nothing_is_told(door, path):
-    for cookie in (None, "wrong", '"', "x=y; =", door.told[0]):
+def test_without_the_cookie_nothing_is_reported(door, path):
+    for cookie in (None, "wrong", '"', "x=y; =", door.issued_keys[0]):
         answer = door.ask(path, cookie=cookie)
         assert answer.status_code == 401
         assert "inside" not in answer.text
@@ -123,7 +123,7 @@ def test_a_name_that_was_rebound_to_us_is_refused(door, host, status):
     cookie = door.enter()
     assert door.ask(cookie=cookie, host=host).status_code == status
     if status != 200:
-        assert door.ask(f"/enter?key={door.told[-1]}", host=host).status_code == status
+        assert door.ask(f"/enter?key={door.issued_keys[-1]}", host=host).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_name_that_was_rebound_to_us_is_refused(door, host, status):
     ],
 )
 def test_pages_of_others_ask_in_vain(door, path, site, mode, status):
-    asked = door.ask(path, cookie=door.enter(), sec_fetch_site=site, sec_fetch_mode=mode)
-    assert asked.status_code == status
+    response = door.ask(path, cookie=door.enter(), sec_fetch_site=site, sec_fetch_mode=mode)
+    assert response.status_code == status
 
 
 def test_every_answer_forbids_what_is_not_needed(door):
@@ -215,10 +215,10 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def run(whole, tmp_path):
     """A run directory whose journal can grow."""
-    found = RunDir(tmp_path / "run")
-    found.path.mkdir()
-    found.campaign.write_bytes(whole.campaign.read_bytes())
-    return found
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.path.mkdir()
+    run_dir.campaign.write_bytes(whole.campaign.read_bytes())
+    return run_dir
 
 
 @pytest.fixture
@@ -235,12 +235,12 @@ def test_facts_that_grow_are_the_facts_of_one_reading(run, lines):
     growing = FactsFollower(run)
     for number in range(1, len(lines), 37):
         run.journal.write_bytes(b"".join(lines[:number]))
-        found, slow = growing.read(), read_facts(run)
-        assert found.events == slow.events
-        assert found.figures == slow.figures
-        assert found.losses == slow.losses
-        assert list(found.trials) == list(slow.trials)
-        for name, trial in found.trials.items():
+        results, slow = growing.read(), read_facts(run)
+        assert results.events == slow.events
+        assert results.figures == slow.figures
+        assert results.losses == slow.losses
+        assert list(results.trials) == list(slow.trials)
+        for name, trial in results.trials.items():
             assert trial.attempts == slow.trials[name].attempts
             assert trial.epochs == slow.trials[name].epochs
             assert vars(trial.trial) == vars(slow.trials[name].trial)
@@ -259,7 +259,7 @@ def test_a_section_is_made_when_there_is_something_new(run, lines, monkeypatch):
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(module, "SECTION_SHARE", 1e9)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
-    made, told = [], []
+    made, news_items = [], []
     makers = {
         "count": lambda facts: made.append(len(facts.events)) or count(facts),
         "same": lambda facts: count(SimpleNamespace(events=())),
@@ -271,10 +271,10 @@ def test_a_section_is_made_when_there_is_something_new(run, lines, monkeypatch):
         run.journal.write_bytes(b"".join(lines[:number]))
         for _ in range(2):
             report.update()
-        told.append(report.news())
+        news_items.append(report.news())
     assert made == [0, 50, 90]
-    assert told[0]["about"] != told[1]["about"]
-    before, after = (news["sections"] for news in told)
+    assert news_items[0]["about"] != news_items[1]["about"]
+    before, after = (news["sections"] for news in news_items)
     assert before.keys() == after.keys() == makers.keys()
     assert [key for key in makers if before[key] != after[key]] == ["count"]
 
@@ -341,7 +341,7 @@ def wait_for(report, state):
     until(lambda: state in report.news()["state"], f"word of {state}")
 
 
-def test_what_happens_to_a_run_is_told(live, run, lines, tmp_path):
+def test_what_happens_to_a_run_is_reported(live, run, lines, tmp_path):
     wait_for(live, "not running")
     run.journal.write_bytes(b"".join(lines[:50]) + b"rubbish\n" + lines[50])
     wait_for(live, "is damaged")

@@ -52,7 +52,7 @@ def test_nothing_is_written_over(to: str, made: SimpleNamespace, tmp_path: Path)
         ("best", "x.toml", "t042", "unknown trial 't042'. Did you mean"),
     ],
 )
-def test_what_cannot_be_is_said(
+def test_what_cannot_be_is_reported(
     to: str, out: str, trial: str | None, says: str, made: SimpleNamespace, tmp_path: Path
 ) -> None:
     with pytest.raises(HydraError, match=says):
@@ -60,7 +60,7 @@ def test_what_cannot_be_is_said(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_not_there_yet_is_said(run_of: Any, tmp_path: Path) -> None:
+def test_what_is_not_there_yet_is_reported(run_of: Any, tmp_path: Path) -> None:
     for to in FORMATS:
         out = tmp_path / f"out{SUFFIXES.get(to, ('',))[0]}"
         with pytest.raises(RunError, match="no trial was proposed yet"):
@@ -84,10 +84,10 @@ def test_a_full_disk_leaves_nothing(
 
 def test_names_of_folders_lead_nowhere_else() -> None:
     names = ["t0001", "../t", ".._t", "/etc/passwd", "", ".", "..", "a" * 300, "a" * 301]
-    found = folder_names(names)
-    assert found["t0001"] == "t0001"
-    assert len(set(found.values())) == len(names)
-    for name in found.values():
+    result = folder_names(names)
+    assert result["t0001"] == "t0001"
+    assert len(set(result.values())) == len(names)
+    for name in result.values():
         assert name not in ("", ".", "..")
         assert "/" not in name
         assert len(name) < 120
@@ -260,8 +260,8 @@ def test_tensorboard_shows_the_journal(made: SimpleNamespace, tmp_path: Path) ->
     for name in list(made.raw.trials)[:12]:
         raw, board = made.raw.trials[name], tensors(tmp_path / "out" / name)
         curve = sorted(made.raw.curves[name].values(), key=lambda e: e["reached"])
-        shown = board.Scalars("objective") if curve else []
-        assert [(s.step, s.value, s.wall_time) for s in shown] == [
+        scalars = board.Scalars("objective") if curve else []
+        assert [(s.step, s.value, s.wall_time) for s in scalars] == [
             (e["reached"], single(e["objective"]), e["time"]) for e in curve
         ]
         if raw["last"] and raw["last"]["outcome"] != "failed":
@@ -269,9 +269,9 @@ def test_tensorboard_shows_the_journal(made: SimpleNamespace, tmp_path: Path) ->
             assert result.value == single(raw["last"]["val_mae"]["gap"])
         metadata = board.summary_metadata["_hparams_/session_start_info"]
         data = HParamsPluginData.FromString(metadata.plugin_data.content)
-        found = data.session_start_info.hparams
-        assert found["model.conv"].string_value == raw["values"]["model.conv"]
-        assert found["model.layers"].number_value == raw["values"]["model.layers"]
+        results = data.session_start_info.hparams
+        assert results["model.conv"].string_value == raw["values"]["model.conv"]
+        assert results["model.layers"].number_value == raw["values"]["model.layers"]
 
 
 def test_hostile_names_stay_in_the_folder_of_tensorboard(hostile: Facts, tmp_path: Path) -> None:
@@ -320,9 +320,9 @@ def test_mlflow_finds_the_journal(
         if not failed:
             assert run.data.metrics["result/val_mae.gap"] == raw["last"]["val_mae"]["gap"]
     name = next(iter(made.raw.curves))
-    told = client.get_metric_history(runs[name].info.run_id, "objective")
+    metrics = client.get_metric_history(runs[name].info.run_id, "objective")
     curve = made.raw.curves[name].values()
-    assert {(m.step, m.value) for m in told} == {(e["reached"], e["objective"]) for e in curve}
+    assert {(m.step, m.value) for m in metrics} == {(e["reached"], e["objective"]) for e in curve}
 
 
 def records(path: Path) -> Iterator[Any]:
@@ -358,14 +358,14 @@ def test_wandb_keeps_the_journal(
     assert len(files) == len(half.raw.trials)
     for path in files[:8]:
         name = path.stem.removeprefix("run-")
-        told = list(records(path))
-        (run,) = [r.run for r in told if r.WhichOneof("record_type") == "run"]
+        wandb_records = list(records(path))
+        (run,) = [r.run for r in wandb_records if r.WhichOneof("record_type") == "run"]
         config = {u.key: u.value_json for u in run.config.update}
         assert run.display_name == name
         assert run.project == "made"
         raw = half.raw.trials[name]
         assert config["model.conv"] == f'"{raw["values"]["model.conv"]}"'
-        rows = [r.history for r in told if r.WhichOneof("record_type") == "history"]
+        rows = [r.history for r in wandb_records if r.WhichOneof("record_type") == "history"]
         seen = {}
         for row in rows:
             items = {i.key or ".".join(i.nested_key): i.value_json for i in row.item}

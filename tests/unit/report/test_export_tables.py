@@ -113,9 +113,9 @@ def test_nothing_hostile_comes_through(kind: str, hostile: Facts, tmp_path: Path
     export(hostile, kind, tmp_path / "out")
     table = read(kind, tmp_path / "out", "trials")
     assert len(table) == 6
-    said = "".join(str(cell) for column in table for cell in table[column])
-    assert "\x1b" not in said
-    assert "\x07" not in said
+    text = "".join(str(cell) for column in table for cell in table[column])
+    assert "\x1b" not in text
+    assert "\x07" not in text
     if kind == "csv":
         first = {str(cell)[:1] for column in table for cell in table[column]}
         assert not first & {"=", "@", "+"}

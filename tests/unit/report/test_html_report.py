@@ -48,9 +48,9 @@ def test_a_section_that_fails_costs_the_others_nothing(made, caplog):
         "members": lambda _: None,
     }
     with caplog.at_level(logging.ERROR):
-        found = make_sections(facts, some)
-    text = render_page(Title("a", "b"), found)
-    assert [section.key for section in found] == ["one", "costs"]
+        results = make_sections(facts, some)
+    text = render_page(Title("a", "b"), results)
+    assert [section.key for section in results] == ["one", "costs"]
     assert "This could not be made: no &lt;b&gt;run&lt;/b&gt;" in text
     assert "second line" not in text
     assert "Traceback" in caplog.text
@@ -76,7 +76,7 @@ def test_names_and_messages_of_a_run_are_only_text(tmp_path):
     assert written.count("<script") == 3
 
 
-def test_captions_are_whole_sentences_and_nothing_is_said_twice(made):
+def test_captions_are_whole_sentences_and_nothing_is_written_twice(made):
     facts = read_facts(made[0])
     sections = make_sections(facts)
     captions = [b.caption for s in sections for b in flatten(s.blocks) if isinstance(b, Figure)]

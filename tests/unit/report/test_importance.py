@@ -54,17 +54,17 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.stress) for seed in (1, 2, 3)
 def test_the_planted_ranking_is_found(tmp_path, seed):
     run = make_campaign(tmp_path / "run", trials=300, seed=seed, failures=False, energy=False)
     facts = read_facts(run)
-    found = analyse_importance(facts.config, observe_trials(facts), MAE)
+    importance = analyse_importance(facts.config, observe_trials(facts), MAE)
     ranked = list(EFFECTS)  # the largest first
-    assert found.doubt is None
-    assert found.skill > 0.6
-    assert list(found.effects)[:3] == ranked
-    by_variance = sorted(found.effects, key=lambda name: -found.effects[name].fanova)
+    assert importance.doubt is None
+    assert importance.skill > 0.6
+    assert list(importance.effects)[:3] == ranked
+    by_variance = sorted(importance.effects, key=lambda name: -importance.effects[name].fanova)
     assert by_variance[:3] == ranked
-    by_best = sorted(found.effects, key=lambda name: -found.effects[name].ped_anova)
+    by_best = sorted(importance.effects, key=lambda name: -importance.effects[name].ped_anova)
     assert set(by_best[:3]) == set(ranked)
     assert by_best[0] == "model.features"  # most divergent by the formula of PED-ANOVA
-    least = {name: found.effects[name].least_at for name in ranked}
+    least = {name: importance.effects[name].least_at for name in ranked}
     low, high = map(float, least["training.learning_rate"].split(" to "))
     assert low < 10 ** (-4 + 0.4 * 3) < high  # the planted optimum
     assert least["model.features"] in ("96 to 128", "112 to 128")
@@ -79,10 +79,10 @@ def test_noise_is_not_believed(tmp_path, seed):
     targets = list_targets(rows, facts.config.search.objective)
     for target in targets:
         if target.key.startswith("mae"):
-            found = analyse_importance(facts.config, rows, target)
-            assert found.skill < 0.3
-            assert "explains too little" in found.doubt
-            assert found.effects
+            importance = analyse_importance(facts.config, rows, target)
+            assert importance.skill < 0.3
+            assert "explains too little" in importance.doubt
+            assert importance.effects
 
 
 def test_what_the_search_has_settled_still_counts():
@@ -94,11 +94,13 @@ def test_what_the_search_has_settled_still_counts():
         TrialObservation({"rate": r, "x": x}, {"mae": float(np.exp(3.0 * r + 0.3 * x))})
         for r, x in zip(rates, rng.random(220), strict=True)
     ]
-    found = analyse_importance(config, rows, MAE)
-    assert list(found.effects) == ["rate", "x"]
+    importance = analyse_importance(config, rows, MAE)
+    assert list(importance.effects) == ["rate", "x"]
     # against the space 3 |rate - 0.5| on average, against the trials 3 |rate - mean rate|
-    assert found.effects["rate"].shap == pytest.approx(3 * np.abs(rates - 0.5).mean(), rel=0.15)
-    assert 3 * np.abs(rates - rates.mean()).mean() < 0.5 * found.effects["rate"].shap
+    assert importance.effects["rate"].shap == pytest.approx(
+        3 * np.abs(rates - 0.5).mean(), rel=0.15
+    )
+    assert 3 * np.abs(rates - rates.mean()).mean() < 0.5 * importance.effects["rate"].shap
 
 
 def test_a_switch_is_not_the_credit_of_what_it_switches_on():
@@ -110,10 +112,10 @@ def test_a_switch_is_not_the_credit_of_what_it_switches_on():
     config = campaign(space)
     rng = np.random.default_rng(0)
     rows = rows_of(config, 200, lambda v: (1.0 + (v["conv"] == "gat")) * rng.uniform(0.95, 1.05))
-    found = analyse_importance(config, rows, MAE)
-    assert found.effects["conv"].shap_share > 0.9
-    assert found.effects["conv"].least_at == "gin"
-    assert found.effects["conv"].shap == pytest.approx(0.5 * np.log(2.0), rel=0.1)
+    importance = analyse_importance(config, rows, MAE)
+    assert importance.effects["conv"].shap_share > 0.9
+    assert importance.effects["conv"].least_at == "gin"
+    assert importance.effects["conv"].shap == pytest.approx(0.5 * np.log(2.0), rel=0.1)
 
 
 def test_zero_is_no_logarithm():
@@ -125,7 +127,7 @@ def test_zero_is_no_logarithm():
 
 
 @pytest.mark.parametrize(
-    ("one", "count", "of", "said"),
+    ("one", "count", "of", "message"),
     [
         (X, 5, lambda v: v["x"], "5 trials say something"),
         (X, 1, lambda v: v["x"], "1 trial says something"),
@@ -134,20 +136,20 @@ def test_zero_is_no_logarithm():
         ({"choices": ["only"]}, 30, lambda v: next(WORTH), "one configuration"),
     ],
 )
-def test_odd_campaigns_are_one_sentence(one, count, of, said):
+def test_odd_campaigns_are_one_sentence(one, count, of, message):
     config = campaign({"x": one})
-    assert said in analyse_importance(config, rows_of(config, count, of), MAE).doubt
+    assert message in analyse_importance(config, rows_of(config, count, of), MAE).doubt
 
 
 @pytest.mark.parametrize(
-    ("failures", "said"),
+    ("failures", "message"),
     [(40, "All trials failed"), (0, "No trial failed"), (3, "3 of 40 trials"), (37, "37 of 40")],
 )
-def test_too_few_failures_or_too_few_others(failures, said):
+def test_too_few_failures_or_too_few_others(failures, message):
     config = campaign({"x": X})
     drawn = draw_uniform(config.space, 40, seed=0)
     rows = [TrialObservation(v, {"failure": float(n < failures)}) for n, v in enumerate(drawn)]
-    assert said in analyse_importance(config, rows, FAILURE).doubt
+    assert message in analyse_importance(config, rows, FAILURE).doubt
 
 
 def test_failures_have_causes():
@@ -156,9 +158,9 @@ def test_failures_have_causes():
     rows = rows_of(
         config, 120, lambda v: float(rng.random() < (0.8 if v["rate"] > 0.7 else 0.02)), "failure"
     )
-    found = analyse_importance(config, rows, FAILURE)
-    assert found.doubt is None
-    effect = found.effects["rate"]
+    importance = analyse_importance(config, rows, FAILURE)
+    assert importance.doubt is None
+    effect = importance.effects["rate"]
     assert min(effect.shap_share, effect.fanova, effect.ped_anova) > 0.5
 
 
@@ -189,9 +191,9 @@ def test_ped_anova_is_the_formula_of_its_paper():
     values = np.array([r["a"] + 2.0 * (r["b"] == "x") for r in rows]) + rng.normal(size=3000)
     best = values <= np.sort(values)[299]
     parts = {name: divergence(np.array([r[name] for r in rows]), best) for name in space}
-    found = ped_anova(space, rows, values, share=0.1)
+    actual = ped_anova(space, rows, values, share=0.1)
     # Optuna smooths both densities a little
-    assert found == pytest.approx(
+    assert actual == pytest.approx(
         {name: part / sum(parts.values()) for name, part in parts.items()}, abs=0.02
     )
 
@@ -201,8 +203,8 @@ def test_fanova_is_the_variance_of_the_marginals():
     space = {name: Parameter(low=0.0, high=1.0) for name in "xyz"}
     rows = draw_uniform(space, 1000, seed=2)
     values = np.array([3.0 * row["x"] + row["y"] for row in rows])
-    found = fanova(space, rows, values, seed=0)
-    assert found == pytest.approx({"x": 0.9, "y": 0.1, "z": 0.0}, abs=0.02)
+    actual = fanova(space, rows, values, seed=0)
+    assert actual == pytest.approx({"x": 0.9, "y": 0.1, "z": 0.0}, abs=0.02)
 
 
 def test_fanova_takes_logarithms_where_the_search_does():
@@ -210,8 +212,8 @@ def test_fanova_takes_logarithms_where_the_search_does():
     space = {"rate": Parameter(low=1e-4, high=1e-1, log=True), "x": Parameter(low=0.0, high=1.0)}
     rows = draw_uniform(space, 1000, seed=3)
     values = np.array([float(r["rate"] < 10**-2.5) + float(r["x"] < 0.5) for r in rows])
-    found = fanova(space, rows, values, seed=0)
-    assert found == pytest.approx({"rate": 0.5, "x": 0.5}, abs=0.03)
+    actual = fanova(space, rows, values, seed=0)
+    assert actual == pytest.approx({"rate": 0.5, "x": 0.5}, abs=0.03)
 
 
 def test_too_few_good_trials_are_no_basis():
@@ -230,11 +232,11 @@ def test_a_parameter_that_acts_only_where_it_is_on_anova():
     }
     rows = draw_uniform(space, 600, seed=5)
     values = np.array([r.get("heads", 4.5) for r in rows]) + 0.1 * np.arange(600) / 600
-    for found in (
+    for importance in (
         fanova(space, rows, values, seed=0),
         ped_anova(space, rows, values, share=0.1),
     ):
-        assert found["heads"] > 10 * found["idle"]
+        assert importance["heads"] > 10 * importance["idle"]
 
 
 def test_constants_and_spaces_of_one_value():
@@ -296,13 +298,13 @@ def test_a_picture_of_all_that_can_be(tmp_path):
 
 
 def test_what_cannot_be_trusted_is_pale_in_the_picture_and_greyed_out_on_the_page(tmp_path):
-    blue, found = np.array([0x00, 0x72, 0xB2]) / 255, []  # of the first series at full strength
+    blue, results = np.array([0x00, 0x72, 0xB2]) / 255, []  # of the first series at full strength
     for doubt in (None, "too few"):
         draw_importance([importance(doubt)], tmp_path / "x.png")
         picture = imread(tmp_path / "x.png")[..., :3]
-        found.append(np.sum(np.all(np.abs(picture - blue) < 0.02, axis=-1)))
-    assert found[0] > 1000
-    assert found[1] == 0
+        results.append(np.sum(np.all(np.abs(picture - blue) < 0.02, axis=-1)))
+    assert results[0] > 1000
+    assert results[1] == 0
     sure, doubted = (section._blocks(importance(d), with_bars=True) for d in (None, "too few"))
     assert not any(isinstance(block, Doubtful) for block in sure)
     (grey,) = doubted
@@ -312,8 +314,8 @@ def test_what_cannot_be_trusted_is_pale_in_the_picture_and_greyed_out_on_the_pag
 
 @pytest.mark.parametrize(("ped_anova", "count"), [(0.5, "three"), (None, "two")])
 def test_methods_without_a_number_are_neither_counted_nor_listed(ped_anova, count):
-    found = importance(ped_anova=ped_anova)
-    bars, _, table = section._blocks(found, with_bars=True)
+    result = importance(ped_anova=ped_anova)
+    bars, _, table = section._blocks(result, with_bars=True)
     assert f"by {count} methods" in bars.caption
     assert len(bars.data) == (3 if count == "three" else 2)
     assert ("ped_anova" in [column.key for column in table.columns]) == (count == "three")
@@ -330,6 +332,6 @@ def test_an_importance_is_trusted_from_ten_trials_a_parameter_and_half_of_the_va
     assert enough.doubt is None
     rng = np.random.default_rng(1)
     noisy = rows_of(config, 200, lambda v: v["x"] + 1.0 + 0.45 * rng.normal())
-    found = analyse_importance(config, noisy, MAE)
-    assert found.skill < 0.5
-    assert "0.5 is needed" in found.doubt
+    importance = analyse_importance(config, noisy, MAE)
+    assert importance.skill < 0.5
+    assert "0.5 is needed" in importance.doubt

@@ -42,13 +42,13 @@ class Numbers(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.found = {}
+        self.values = {}
 
     def handle_starttag(self, tag, attrs):
         if tag == "data":
             known = dict(attrs)
-            assert known["data-key"] not in self.found, f"{known['data-key']} stands there twice"
-            self.found[known["data-key"]] = float(known["value"])
+            assert known["data-key"] not in self.values, f"{known['data-key']} stands there twice"
+            self.values[known["data-key"]] = float(known["value"])
 
 
 def numbers_of(run, makers):
@@ -59,142 +59,142 @@ def numbers_of(run, makers):
         html = render_section(section).html
         assert "could not be made" not in html
         parser.feed(html)
-    return parser.found, [section.key for section in sections]
+    return parser.values, [section.key for section in sections]
 
 
-def assert_headline(run, shown):
+def assert_headline(run, values):
     """Compare with what is counted from the lines of the journal alone."""
     expected = {f"headline.{key}": value for key, value in headline(run.path).items()}
     expected |= {f"progress.{key}": value for key, value in progress(run.path).items()}
-    assert {key: shown.get(key) for key in expected} == pytest.approx(expected, rel=1e-6)
+    assert {key: values.get(key) for key in expected} == pytest.approx(expected, rel=1e-6)
 
 
-def assert_of_rooms(run, shown):
+def assert_of_rooms(run, values):
     """Compare with the table of the ensemble, the importances, and the slot-seconds by cause."""
     facts = read_facts(run)
     shares = facts.losses.shares
-    lost = {cause: shown[f"slots.causes.{LABELS.get(cause, cause)}.share"] for cause in shares}
+    lost = {cause: values[f"slots.causes.{LABELS.get(cause, cause)}.share"] for cause in shares}
     assert lost == pytest.approx(shares)
     heads = facts.ensemble["heads"] if facts.ensemble else {}
-    for name, told in heads.items():
+    for name, head_scores in heads.items():
         scores = {
             k.split(".")[-1]: v
-            for k, v in shown.items()
+            for k, v in values.items()
             if k.startswith(f"heads.scores.{readable_name(name)}.")
         }
         assert len(scores) > 10
-        assert scores == pytest.approx({figure: told[figure] for figure in scores})
+        assert scores == pytest.approx({figure: head_scores[figure] for figure in scores})
         row = {
             k.split(".")[-1]: v
-            for k, v in shown.items()
+            for k, v in values.items()
             if k.startswith(f"headline.heads.{readable_name(name)}.")
         }
         wanted = {
-            "ensemble": told["test_mae"],
-            "single": told["single_mae"],
-            "baseline": told["mean_baseline_mae"],
-            "ratio": told["ratio_to_mean"],
-            "coverage90": told["coverage90"],
+            "ensemble": head_scores["test_mae"],
+            "single": head_scores["single_mae"],
+            "baseline": head_scores["mean_baseline_mae"],
+            "ratio": head_scores["ratio_to_mean"],
+            "coverage90": head_scores["coverage90"],
         }
         assert row == pytest.approx(wanted | ({"published": 0.07} if name == "gap" else {}))
     if heads:
-        assert_of_members(events_of(run.path), facts.ensemble, shown)
+        assert_of_members(events_of(run.path), facts.ensemble, values)
     total = facts.losses.slot_seconds
-    assert shown["slots.slot_time"] == pytest.approx(total / size_of(total))
-    assert shown["slots.largest"] == max(s for c, s in shares.items() if c != "training")
+    assert values["slots.slot_time"] == pytest.approx(total / size_of(total))
+    assert values["slots.largest"] == max(s for c, s in shares.items() if c != "training")
     rows = observe_trials(facts)
     targets = list_targets(rows, facts.config.search.objective)
-    found = analyse_importance(facts.config, rows, next(t for t in targets if t.key == "cost"))
-    assert shown["importance.trust.cost.trials"] == found.trials
-    assert shown["importance.trust.cost.r2"] == pytest.approx(found.skill)
-    for name, effect in found.effects.items():
+    importance = analyse_importance(facts.config, rows, next(t for t in targets if t.key == "cost"))
+    assert values["importance.trust.cost.trials"] == importance.trials
+    assert values["importance.trust.cost.r2"] == pytest.approx(importance.skill)
+    for name, effect in importance.effects.items():
         row = {
             k.split(".")[-1]: v
-            for k, v in shown.items()
+            for k, v in values.items()
             if k.startswith(f"importance.cost.{name}.")
         }
         assert row == pytest.approx({figure: getattr(effect, figure) for figure in row})
     if facts.structure_errors is not None:
-        assert_of_structures(facts, shown)
+        assert_of_structures(facts, values)
 
 
-def assert_of_structures(facts, shown):
+def assert_of_structures(facts, values):
     """Compare with the arrays of the ensemble: the largest errors, and errors by element."""
     arrays = load_file(facts.run.report / "test_predictions.safetensors")
     numbers = made_structures({}).numbers
     for head in facts.ensemble["heads"]:
         error = np.abs(arrays[f"{head}/truth"] - arrays[f"{head}/mean"])[:, 0]
-        worst = [shown[f"worst.rows.{head}.{rank}.error"] for rank in range(1, 9)]
+        worst = [values[f"worst.rows.{head}.{rank}.error"] for rank in range(1, 9)]
         assert worst == pytest.approx(sorted(error, reverse=True)[:8])
         per_group = error.reshape(20, -1)
         shares = per_group.sum(axis=1) / error.sum()
         first = [
             v
-            for k, v in shown.items()
+            for k, v in values.items()
             if k.startswith(f"worst.groups.{head}.") and k.endswith(".share")
         ]
         assert first == pytest.approx(sorted(shares, reverse=True)[:8])
         of_atom = error if len(error) == 600 else np.repeat(error, 3)
         hydrogen = of_atom[numbers == 1].mean()
-        assert shown[f"errors.by_element.H.mae.{head}"] == pytest.approx(hydrogen)
-        assert shown[f"errors.by_size.3.mae.{head}"] == pytest.approx(error.mean())
+        assert values[f"errors.by_element.H.mae.{head}"] == pytest.approx(hydrogen)
+        assert values[f"errors.by_size.3.mae.{head}"] == pytest.approx(error.mean())
         if head == "gap":
-            assert shown["worst.twins.1.error"] == pytest.approx(error[4])
-            assert shown["worst.twins.1.difference"] == 3.0
+            assert values["worst.twins.1.error"] == pytest.approx(error[4])
+            assert values["worst.twins.1.difference"] == 3.0
         distance = arrays[f"{head}/distance"][:, 0]
-        assert shown[f"worst.rows.{head}.1.distance"] == distance[error.argmax()]
+        assert values[f"worst.rows.{head}.1.distance"] == distance[error.argmax()]
         tenth = np.sort(distance)[: len(distance) // 10]
         label = f"{tenth[0]:.3g} to {tenth[-1]:.3g}"
         near = error[np.isin(distance, tenth)].mean()
-        assert shown[f"errors.by_distance.{label}.mae.{head}"] == pytest.approx(near)
+        assert values[f"errors.by_distance.{label}.mae.{head}"] == pytest.approx(near)
 
 
-def assert_of_members(events, table, shown):
+def assert_of_members(events, table, values):
     """Compare members with the journal, and what they gain with the matrix of their errors."""
     sizes = {e["trial"]: e["parameters"] for e in events if e.get("parameters")}
     sel = {one["trial"]: one["sel_mae"] for one in table["candidates"]}
     for member in table["members"]:
         name, row = member["trial"], f"members.members.{member['trial']}"
-        assert shown[f"{row}.weight"] == pytest.approx(member["weight"])
-        assert shown[f"{row}.parameters"] == sizes[name]
-        assert shown[f"{row}.objective"] == pytest.approx(member["objective"])
+        assert values[f"{row}.weight"] == pytest.approx(member["weight"])
+        assert values[f"{row}.parameters"] == sizes[name]
+        assert values[f"{row}.objective"] == pytest.approx(member["objective"])
         for head in table["heads"]:
             errors = f"members.member_errors.{name}"
-            assert shown[f"{errors}.val_mae.{head}"] == pytest.approx(member["val_mae"][head])
-            assert shown[f"{errors}.sel_mae.{head}"] == pytest.approx(sel[name][head])
+            assert values[f"{errors}.val_mae.{head}"] == pytest.approx(member["val_mae"][head])
+            assert values[f"{errors}.sel_mae.{head}"] == pytest.approx(sel[name][head])
     for head, seen in table["diversity"].items():
         row, error = f"members.alike.{readable_name(head)}", seen["mean_member_mse"]
         pairs = itertools.permutations(range(len(seen["members"])), 2)
         mean = statistics.fmean(seen["correlation"][a][b] for a, b in pairs)
-        assert shown[f"{row}.mean_correlation"] == pytest.approx(mean)
-        assert shown[f"{row}.member_rmse"] == pytest.approx(error**0.5)
-        assert shown[f"{row}.rmse"] == pytest.approx(seen["mse"] ** 0.5)
-        assert shown[f"{row}.ambiguity"] == pytest.approx(error - seen["mse"])
-        assert shown[f"{row}.gained"] == pytest.approx(1.0 - seen["mse"] / error)
+        assert values[f"{row}.mean_correlation"] == pytest.approx(mean)
+        assert values[f"{row}.member_rmse"] == pytest.approx(error**0.5)
+        assert values[f"{row}.rmse"] == pytest.approx(seen["mse"] ** 0.5)
+        assert values[f"{row}.ambiguity"] == pytest.approx(error - seen["mse"])
+        assert values[f"{row}.gained"] == pytest.approx(1.0 - seen["mse"] / error)
     for method, split in itertools.product(table["by_size"], ("sel", "test")):
         for size in table["by_size"][method]:
             for head, error in (size[f"{split}_mae"] or {}).items():
                 key = f"members.by_size.{size['members']}.{method}_{split}.{head}"
-                assert shown[key] == pytest.approx(error)
+                assert values[key] == pytest.approx(error)
 
 
 @pytest.mark.parametrize("wishes", WISHES.values(), ids=WISHES)
 def test_every_number_of_the_report(wishes, tmp_path):
     run = make_campaign(tmp_path / "run", **wishes)
-    shown, sections = numbers_of(run, SECTIONS)
-    assert_headline(run, shown)
-    assert_of_rooms(run, shown)
+    values, sections = numbers_of(run, SECTIONS)
+    assert_headline(run, values)
+    assert_of_rooms(run, values)
     absent = {"heads", "worst", "errors"} if "finished" in wishes else set()
     assert set(sections) == set(SECTIONS) - absent
-    assert len(shown) > 150
+    assert len(values) > 150
 
 
 def test_training_is_the_share_of_all_epochs(tmp_path):
     run = make_campaign(tmp_path / "run", **WISHES["peaceful"])
-    shown, _ = numbers_of(run, {"headline": SECTIONS["headline"]})
+    values, _ = numbers_of(run, {"headline": SECTIONS["headline"]})
     events = events_of(run.path)
     share = training_seconds(events) / slot_seconds(events)
-    assert shown["headline.utilization"] == pytest.approx(share, rel=1e-6)
+    assert values["headline.utilization"] == pytest.approx(share, rel=1e-6)
 
 
 def test_every_number_whenever_the_journal_is_read(tmp_path):

@@ -37,7 +37,7 @@ def end(name, outcome, reason=None, **more):
             "score": None, "val_mae": {}, **more}  # fmt: skip
 
 
-def told(tmp_path, events):
+def observe_events(tmp_path, events):
     """Read what trials say of a journal in which these events follow the proposals."""
     run = make_campaign(tmp_path / "run", trials=12, rungs=RUNGS)
     lines = run.journal.read_bytes().splitlines(keepends=True)
@@ -51,7 +51,7 @@ def told(tmp_path, events):
 
 
 def test_a_trial_says_what_it_reached_at_the_first_rung(tmp_path):
-    (row,) = told(
+    (row,) = observe_events(
         tmp_path,
         [
             *begin("t0"),
@@ -69,14 +69,16 @@ def test_a_trial_says_what_it_reached_at_the_first_rung(tmp_path):
 
 
 def test_a_trial_that_a_rule_ended_says_nothing_about_accuracy(tmp_path):
-    (row,) = told(tmp_path, [*begin("t0"), end("t0", "stopped", "median", score=0.9, reached=2)])
+    (row,) = observe_events(
+        tmp_path, [*begin("t0"), end("t0", "stopped", "median", score=0.9, reached=2)]
+    )
     assert "mae" not in row.measured
     assert row.measured["cost"] == 6.0
 
 
 @pytest.mark.parametrize("reason", ["diverged", "out_of_memory", "bad_config", "bug"])
 def test_failures_of_the_configuration_count(tmp_path, reason):
-    (row,) = told(tmp_path, [*begin("t0"), end("t0", "failed", reason)])
+    (row,) = observe_events(tmp_path, [*begin("t0"), end("t0", "failed", reason)])
     assert row.measured == {"cost": 6.0, "failure": 1.0}
 
 
@@ -84,14 +86,14 @@ def test_failures_of_the_configuration_count(tmp_path, reason):
     "events", [[], [end("t0", "cancelled")], [end("t0", "interrupted", "host_lost")]]
 )
 def test_of_the_others_it_is_unknown_whether_they_fail(tmp_path, events):
-    (row,) = told(tmp_path, [*begin("t0"), *events])
+    (row,) = observe_events(tmp_path, [*begin("t0"), *events])
     assert "failure" not in row.measured
 
 
 def test_commands_cost_what_their_slots_were_held(tmp_path):
     placed, *_ = begin("t0")
     ended = {**end("t0", "completed", score=0.3, reached=3), "time": 1795000131.0}
-    (row,) = told(tmp_path, [{**placed, "time": 1795000101.0}, ended])
+    (row,) = observe_events(tmp_path, [{**placed, "time": 1795000101.0}, ended])
     assert row.measured["cost"] == 30.0 * 2 / 3
 
 
@@ -117,7 +119,7 @@ def test_an_unknown_head_is_one_sentence():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "pattern"),
     [
         (("low = 16", "low = 32"), "searched other parameters"),
         (('objective = "weighted"', 'objective = "parameters"'), "minimized something else"),
@@ -125,12 +127,12 @@ def test_an_unknown_head_is_one_sentence():
         (("[trial.heads.gap]", "[trial.heads.gap]\nweight = 2.0"), "fixed other values"),
     ],
 )
-def test_runs_that_asked_something_else_are_refused(tmp_path, change, said):
+def test_runs_of_another_search_are_refused(tmp_path, change, pattern):
     one, other = (make_campaign(tmp_path / name, trials=12) for name in "ab")
     text = other.campaign.read_text()
     assert change[0] in text
     other.campaign.write_text(text.replace(*change))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=pattern):
         pool_runs([read_facts(one), read_facts(other)])
 
 

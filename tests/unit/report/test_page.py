@@ -102,10 +102,10 @@ def test_numbers_keep_their_value_and_have_keys():
     table = Table("t", columns, (("first", np.float64(0.12345678901)),))
     numbers = Numbers((Number("n", "n", 1e6 + 1 / 3), Number("i", "i", np.int64(12))))
     section = Section("s", "S", "", (numbers, table))
-    found = re.findall(
+    actual = re.findall(
         r'<data data-key="([^"]+)" value="([^"]+)">([^<]+)<', render_section(section).html
     )
-    assert found == [
+    assert actual == [
         ("s.n", "1000000.3333333334", "1,000,000"),
         ("s.i", "12", "12"),
         ("s.t.first.share", "0.12345678901", "12.3"),

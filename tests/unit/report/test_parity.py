@@ -70,9 +70,9 @@ def test_a_class_has_its_reliability(run: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_sample_keeps_both_ends_and_no_row_twice() -> None:
     truth = np.random.default_rng(1).normal(size=5000)
-    shown = sample_evenly(truth, 1500)
-    assert len(shown) == len(set(shown.tolist())) == 1500
-    assert {int(truth.argmin()), int(truth.argmax())} <= set(shown.tolist())
+    sample = sample_evenly(truth, 1500)
+    assert len(sample) == len(set(sample.tolist())) == 1500
+    assert {int(truth.argmin()), int(truth.argmax())} <= set(sample.tolist())
     assert sorted(sample_evenly(truth[:1500], 1500).tolist()) == list(range(1500))
 
 
@@ -83,7 +83,7 @@ def test_one_row_is_drawn(run: Path) -> None:
     assert (run / "a.png").exists()
 
 
-def test_a_run_without_ensemble_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_run_without_ensemble_gets_instructions(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="has no ensemble yet"):
         draw_parity(tmp_path, tmp_path / "parity.png")
 

@@ -34,8 +34,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Facts:
 
 @pytest.fixture(scope="module")
 def sections(made: Facts) -> dict[str, Section]:
-    found = {name: SECTIONS[name](made) for name in ("heads", "members")}
-    return {name: section for name, section in found.items() if section is not None}
+    result = {name: SECTIONS[name](made) for name in ("heads", "members")}
+    return {name: section for name, section in result.items() if section is not None}
 
 
 def blocks(section: Section, kind: type) -> dict[str, Any]:
@@ -57,14 +57,14 @@ def test_a_goal_named_parameters_is_shown_once_with_the_scores_of_the_search(
 
 def test_tables_and_details_name_the_conv_that_the_campaign_fixes(tmp_path: Path) -> None:
     facts = read_facts(make_campaign(tmp_path, trials=30, conv="gat"))
-    shown = {}
+    values = {}
     for name, key in (("members", "members"), ("progress", "top"), ("costs", "convs")):
         section = SECTIONS[name](facts)
         assert section is not None
         table = blocks(section, Table)[key]
         place = [column.key for column in table.columns].index("conv")
-        shown[name] = {row[place] for row in table.rows}
-    assert shown == {"members": {"gat"}, "progress": {"gat"}, "costs": {"gat"}}
+        values[name] = {row[place] for row in table.rows}
+    assert values == {"members": {"gat"}, "progress": {"gat"}, "costs": {"gat"}}
     details = make_details(facts).content
     assert all(["conv", "gat"] in trial["facts"] for trial in details.values())
 
@@ -93,7 +93,7 @@ def test_norms_of_errors_are_shown_where_a_target_has_some(made: Facts) -> None:
     heads: Any = made.ensemble["heads"] | {
         "charge": {**made.ensemble["heads"]["charge"], "test_norm_error": 0.75}
     }
-    shown = {}
+    values = {}
     for name, facts in (
         ("none", made),
         ("one", replace(made, ensemble={**made.ensemble, "heads": heads})),
@@ -102,8 +102,8 @@ def test_norms_of_errors_are_shown_where_a_target_has_some(made: Facts) -> None:
         assert section is not None
         table = blocks(section, Table)["scores"]
         keys = [column.key for column in table.columns]
-        shown[name] = [row[keys.index(NORM)] for row in table.rows] if NORM in keys else None
-    assert shown == {"none": None, "one": [None, None, 0.75]}
+        values[name] = [row[keys.index(NORM)] for row in table.rows] if NORM in keys else None
+    assert values == {"none": None, "one": [None, None, 0.75]}
 
 
 def test_sections_without_results_are_left_out(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_tables_of_the_best_and_of_the_fronts_by_hand(tmp_path: Path) -> None:
         values = {"model.features": 3 + number}
         events += [at(0, "proposed", name, values=values, until=4), placed(1, name, f"{host}:0")]
     for number, seconds in enumerate((20, 30, 10)):
-        told = {"parameters": sizes[number], "reached": 4}
-        events += [ended(1 + seconds, f"t{number}", "stopped", scores[number], **told)]
+        fields = {"parameters": sizes[number], "reached": 4}
+        events += [ended(1 + seconds, f"t{number}", "stopped", scores[number], **fields)]
     events += [at(40, "promoted", trials=["t1"], until=8, last=True)]
     events += [placed(40, "t1", "b:0", until=8, attempt=2)]
     events += [ended(45, "t1", "completed", 0.5, attempt=2, parameters=5, reached=8)]
@@ -228,9 +228,9 @@ def test_tables_of_the_best_and_of_the_fronts_by_hand(tmp_path: Path) -> None:
     )  # fmt: skip
     fronts = blocks(pareto, Table)["fronts"]
     keys = [column.key for column in fronts.columns]
-    found = [dict(zip(keys, row, strict=True)) for row in fronts.rows]
+    results = [dict(zip(keys, row, strict=True)) for row in fronts.rows]
     wanted = ("trial", "objective", "parameters", "slot_seconds", "on")
-    assert [tuple(row[key] for key in wanted) for row in found] == [
+    assert [tuple(row[key] for key in wanted) for row in results] == [
         ("t0", 0.4, 7.0, 20.0, "parameters, training cost"),
         ("t1", 0.5, 5.0, 35.0, "parameters"),
         ("t2", 0.6, 9.0, 10.0, "training cost"),
@@ -272,8 +272,8 @@ def test_costs_are_slot_seconds_and_energy_where_nearly_all_of_it_was_counted(
     events += [at(19, "energy", trials=metered, idle=0.0, watts=1.0, hosts=2, parts=["cpu"])]
     events += [ended(20, name, "stopped", 0.5, parameters=7) for name in ("t0", "t1")]
     facts = facts_of(tmp_path, events)
-    found = {cost.key: dict(cost.of) for cost in collect_costs(facts, {"t0": 0.5, "t1": 0.5})}
-    assert found == {
+    actual = {cost.key: dict(cost.of) for cost in collect_costs(facts, {"t0": 0.5, "t1": 0.5})}
+    assert actual == {
         "parameters": {"t0": 7.0, "t1": 7.0},
         "latency": {},
         "slot_seconds": {"t0": 20.0, "t1": 20.0},
@@ -354,8 +354,8 @@ def test_a_slice_shows_each_trial_at_its_first_rung(made: Facts) -> None:
         for k, t in enumerate(made.trials.values())
         if 3 in t.trial.rung_scores
     }
-    found = zip(dots["marker"]["color"], zip(dots["x"], dots["y"], strict=True), strict=True)
-    assert dict(found) == expected
+    result = zip(dots["marker"]["color"], zip(dots["x"], dots["y"], strict=True), strict=True)
+    assert dict(result) == expected
 
 
 # -- heads and members ---------------------------------------------------------------------

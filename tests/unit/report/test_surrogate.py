@@ -115,8 +115,8 @@ def test_shapley_values_are_those_of_their_definition(fitted):
         return total
 
     expected = [[part(point, player) for player in range(4)] for point in points]
-    found = shap_values(model, points, background)
-    assert found == pytest.approx(np.array(expected), abs=1e-6)
+    actual = shap_values(model, points, background)
+    assert actual == pytest.approx(np.array(expected), abs=1e-6)
 
 
 def test_parts_sum_to_the_difference_from_the_average(fitted):
@@ -135,7 +135,7 @@ def test_skill_is_the_variance_explained_of_rows_that_trees_have_not_seen(fitted
     for tree, seen in zip(trees.estimators_, trees.estimators_samples_, strict=True):
         for row in set(range(len(values))) - set(seen):
             unseen[row].append(tree.predict(rows[row : row + 1])[0])
-    errors = values - [np.mean(told) for told in unseen]
+    errors = values - [np.mean(predictions) for predictions in unseen]
     around = values - values.mean()
     assert model.skill == pytest.approx(1 - errors @ errors / (around @ around))
 

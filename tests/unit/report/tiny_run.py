@@ -14,18 +14,18 @@ def at(time, kind, trial=None, epoch=1, **values):
 
 
 def placed(time, trial, *slots, until=4, attempt=1, epoch=1, **values):
-    told = {"slots": list(slots), "width": len(slots), "until": until, "attempt": attempt}
-    return at(time, "placed", trial, epoch, **told, **values)
+    fields = {"slots": list(slots), "width": len(slots), "until": until, "attempt": attempt}
+    return at(time, "placed", trial, epoch, **fields, **values)
 
 
 def trained(time, trial, reached, objective, seconds, epoch=1):
-    told = {"objective": objective, "best_objective": objective, "width": 1}
-    return at(time, "epoch", trial, epoch, reached=reached, seconds=seconds, **told)
+    fields = {"objective": objective, "best_objective": objective, "width": 1}
+    return at(time, "epoch", trial, epoch, reached=reached, seconds=seconds, **fields)
 
 
 def ended(time, trial, outcome, score=None, attempt=1, epoch=1, **values):
-    told = {"outcome": outcome, "score": score, "objective": score, "attempt": attempt}
-    return at(time, "ended", trial, epoch, **told, **values)
+    fields = {"outcome": outcome, "score": score, "objective": score, "attempt": attempt}
+    return at(time, "ended", trial, epoch, **fields, **values)
 
 
 def facts_of(path, events, trials=4, rungs=(4, 8)):

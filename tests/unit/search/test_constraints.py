@@ -134,11 +134,11 @@ def test_values_are_completed_to_what_the_rules_allow() -> None:
         "model.features": 40,
     }
     # Of 8, 16, ... 48 three divides 24 and 48.
-    found = complete_configuration(
+    result = complete_configuration(
         SPACE, rules, {"model.options.heads": 3, "model.conv": "gat"}, plain
     )
-    assert found is not None
-    assert found["model.features"] in (24, 48)
+    assert result is not None
+    assert result["model.features"] in (24, 48)
     assert complete_configuration(SPACE, rules, {"model.features": 64}, plain) is None
     first, second = rules
     assert find_broken_constraint(rules, {"model.features": 52, "model.options.heads": 3}) == first

@@ -60,9 +60,9 @@ SPREADS = {"gap": 1.5, "energy": 4.0}
     ],
 )
 def test_goals_are_read_from_a_result(objective, expected):
-    found = read_objective(objective, RESULT, SPREADS)
-    assert found == (pytest.approx(expected) if expected is not None else None)
-    assert isinstance(found, tuple) == isinstance(expected, tuple)
+    actual = read_objective(objective, RESULT, SPREADS)
+    assert actual == (pytest.approx(expected) if expected is not None else None)
+    assert isinstance(actual, tuple) == isinstance(expected, tuple)
 
 
 def test_a_table_over_all_heads_is_the_trainers_own_objective():

@@ -40,9 +40,9 @@ def test_the_median_rule_by_hand():
     # "good" averages 6.5: the median of six, without "bad" itself, is (4 + 5) / 2 = 4.5.
     assert rule.verdict("bad", 10) is None
     feed(rule, "worse", [9.0, 5.5])
-    found = rule.verdict("worse", 10)
+    verdict = rule.verdict("worse", 10)
     # Others: 2 3 4 5 6 6.5 6.75: the fourth is 5.
-    assert found == (
+    assert verdict == (
         "after 2 epochs its best objective 5.5 is worse than 5, the median of 7 others' running "
         "averages"
     )

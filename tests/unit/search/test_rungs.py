@@ -39,9 +39,9 @@ NINE, THREE, SIX = [0.1 * i for i in range(9)], [0.3, 0.1, 0.2], [0.5, 0.1, 0.3,
 def test_the_best_third_goes_on_at_once(objectives, gone, expected):
     results = [*(rested(*each) for each in objectives), []]
     promoted = [*gone, *(set() for _ in results)][: len(results)]
-    found = promote_asynchronously(results, promoted, reduction=3)
-    assert [(p.trial, p.from_rung) for p in found] == expected
-    assert all(p.to_rung == p.from_rung + 1 for p in found)
+    promotions = promote_asynchronously(results, promoted, reduction=3)
+    assert [(p.trial, p.from_rung) for p in promotions] == expected
+    assert all(p.to_rung == p.from_rung + 1 for p in promotions)
 
 
 def test_one_rung_promotes_nobody():
@@ -66,18 +66,18 @@ def test_who_is_out_of_patience_passes_on_without_training():
 def test_several_goals_are_promoted_from_the_front():
     points = [(0.1, 9.0), (0.2, 8.0), (0.9, 0.9), (0.3, 9.5), (0.95, 8.5), (0.99, 9.9)]
     results = [[RungResult(f"t{i}", point) for i, point in enumerate(points)], []]
-    found = promote_asynchronously(results, [set(), set()], reduction=2)
-    assert {promotion.trial for promotion in found} == {"t0", "t1", "t2"}
+    promotions = promote_asynchronously(results, [set(), set()], reduction=2)
+    assert {promotion.trial for promotion in promotions} == {"t0", "t1", "t2"}
 
 
 def test_together_waits_until_all_rest_and_then_takes_as_many_as_needed():
     results = [rested(0.5, 0.1, 0.3, 0.2, 0.4, 0.6, 0.7, 0.8), [], []]
     nobody: list[set[str]] = [set(), set(), set()]
-    found = promote_synchronously(results, nobody, reduction=2, finalists=2)
-    assert [p.trial for p in found] == ["t1", "t3", "t2", "t4"]
-    assert {(p.from_rung, p.to_rung) for p in found} == {(0, 1)}
-    found = promote_synchronously(results, nobody, reduction=4, finalists=3)
-    assert [p.trial for p in found] == ["t1", "t3", "t2"]
+    promotions = promote_synchronously(results, nobody, reduction=2, finalists=2)
+    assert [p.trial for p in promotions] == ["t1", "t3", "t2", "t4"]
+    assert {(p.from_rung, p.to_rung) for p in promotions} == {(0, 1)}
+    promotions = promote_synchronously(results, nobody, reduction=4, finalists=3)
+    assert [p.trial for p in promotions] == ["t1", "t3", "t2"]
 
     second = [
         RungResult("t1", 0.05),
@@ -86,13 +86,13 @@ def test_together_waits_until_all_rest_and_then_takes_as_many_as_needed():
         RungResult("t4", 0.09),
     ]
     gone = [{"t1", "t2", "t3", "t4"}, set(), set()]
-    found = promote_synchronously([results[0], second, []], gone, reduction=2, finalists=2)
-    assert found == [Promotion("t2", 1, 2), Promotion("t1", 1, 2)]
+    promotions = promote_synchronously([results[0], second, []], gone, reduction=2, finalists=2)
+    assert promotions == [Promotion("t2", 1, 2), Promotion("t1", 1, 2)]
     # With two rungs the finalists go on at once.
-    found = promote_synchronously(
+    promotions = promote_synchronously(
         [rested(0.5, 0.1, None, 0.2), []], [set(), set()], reduction=3, finalists=2
     )
-    assert found == [Promotion("t1", 0, 1), Promotion("t3", 0, 1)]
+    assert promotions == [Promotion("t1", 0, 1), Promotion("t3", 0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -101,15 +101,15 @@ def test_together_waits_until_all_rest_and_then_takes_as_many_as_needed():
 )
 def test_a_finalist_that_failed_is_replaced(finish: Callable[..., list[Promotion]]):
     results = [rested(0.5, 0.1, 0.3, 0.2), [RungResult("t1", None), RungResult("t3", 0.15)]]
-    found = finish(results, [{"t1", "t3"}, set()], finalists=2)
-    assert found == [Promotion("t2", 0, 1)]
+    promotions = finish(results, [{"t1", "t3"}, set()], finalists=2)
+    assert promotions == [Promotion("t2", 0, 1)]
 
 
 def test_the_tail_takes_the_furthest_first():
     results = [rested(0.01, 0.1, 0.3, 0.2), [RungResult("t2", 0.25), RungResult("t1", 0.9)], []]
     gone = [{"t1", "t2"}, set(), set()]
-    found = promote_finalists(results, gone, finalists=3)
-    assert found == [Promotion("t2", 1, 2), Promotion("t1", 1, 2), Promotion("t0", 0, 2)]
+    promotions = promote_finalists(results, gone, finalists=3)
+    assert promotions == [Promotion("t2", 1, 2), Promotion("t1", 1, 2), Promotion("t0", 0, 2)]
 
 
 def test_the_tail_ends():
@@ -130,7 +130,7 @@ def test_in_the_tail_who_is_out_of_patience_holds_a_seat():
 
 def slowly(results, promoted, reduction):
     """Say again who may go on, one trial at a time: how many at its rung are better?"""
-    found = set()
+    promotions = set()
     for rung in range(len(results) - 1):
         for place, one in enumerate(results[rung]):
             if one.objective is None or one.trial in promoted[rung]:
@@ -141,8 +141,8 @@ def slowly(results, promoted, reduction):
                 if other.objective is not None and (other.objective, index) < (one.objective, place)
             ]
             if len(ahead) + 1 <= len(results[rung]) // reduction:
-                found.add(Promotion(one.trial, rung, rung + 1))
-    return found
+                promotions.add(Promotion(one.trial, rung, rung + 1))
+    return promotions
 
 
 class Played:
@@ -163,11 +163,11 @@ class Played:
                 return []
             size = {"reduction": self.reduction, "finalists": self.finalists}
             return promote_synchronously(self.results, self.promoted, **size)
-        found = promote_asynchronously(self.results, self.promoted, reduction=self.reduction)
-        assert set(found) == slowly(self.results, self.promoted, self.reduction)
-        if idle and not found:
+        promotions = promote_asynchronously(self.results, self.promoted, reduction=self.reduction)
+        assert set(promotions) == slowly(self.results, self.promoted, self.reduction)
+        if idle and not promotions:
             return promote_finalists(self.results, self.promoted, finalists=self.finalists)
-        return found
+        return promotions
 
     def turn(self):
         for going in self.decide():

@@ -78,9 +78,9 @@ def test_keys_ignore_order_and_survive_json() -> None:
 def test_snap_gives_the_nearest_allowed_value(
     parameter: ParameterConfig, raw: Scalar, expected: Scalar
 ) -> None:
-    found = space.snap_value(parameter, raw)
-    assert found == expected
-    assert type(found) is type(expected)
+    actual = space.snap_value(parameter, raw)
+    assert actual == expected
+    assert type(actual) is type(expected)
 
 
 @pytest.mark.parametrize("raw", [math.nan, "fast", True])

@@ -188,8 +188,8 @@ class TakesPairsForGranted(Sound):
 @breaks("batch")
 class MixesGraphs(Sound):
     def gathered(self, scalars, edges):
-        found = super().gathered(scalars, edges)
-        return found + found.sum(0) / max(len(found), 1)
+        results = super().gathered(scalars, edges)
+        return results + results.sum(0) / max(len(results), 1)
 
 
 @breaks("batch")
@@ -201,9 +201,9 @@ class HasBatchNorm(Sound):
         self.norm = nn.BatchNorm1d(dimensions.features, momentum=None)
 
     def gathered(self, scalars, edges):
-        found = super().gathered(scalars, edges)
+        results = super().gathered(scalars, edges)
         unused = 0 * (self.norm.weight + self.norm.bias)
-        return self.norm(found) if len(found) > 1 else found + unused
+        return self.norm(results) if len(results) > 1 else results + unused
 
 
 @breaks("supercell")
@@ -278,8 +278,8 @@ class ActsUpWhenCompiled(Sound):
 @breaks("export")
 class BranchesOnValues(Sound):
     def gathered(self, scalars, edges):
-        found = super().gathered(scalars, edges)
-        return found if found.numel() and bool(found.sum() > 1e9) else found * 1.0
+        result = super().gathered(scalars, edges)
+        return result if result.numel() and bool(result.sum() > 1e9) else result * 1.0
 
 
 COSTLY = {"compile", "export"}
@@ -293,8 +293,8 @@ def test_a_sound_conv_passes_everything(conv):
 @pytest.mark.parametrize(("conv", "expected"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_conv_fails_what_it_breaks_and_nothing_else(conv, expected):
     report = check_conv(conv, only=set(CHECKS) - COSTLY | expected)
-    found = {finding.name: finding.sentence for finding in report.failures}
-    assert set(found) == expected, found
+    results = {finding.name: finding.sentence for finding in report.failures}
+    assert set(results) == expected, results
     assert not report.passed
     assert all(finding.advice for finding in report.failures)
 
@@ -325,7 +325,7 @@ def test_flags_of_the_class_leave_checks_out():
     assert report.passed
 
 
-def test_a_conv_that_gives_nothing_useful_is_asked_nothing_more():
+def test_a_conv_that_gives_nothing_useful_gets_no_more_requests():
     report = check_conv(GivesNoPair)
     assert [finding.name for finding in report.failures] == ["contract"]
     assert {finding.result for finding in report.findings[1:]} == {"left out"}

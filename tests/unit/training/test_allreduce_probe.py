@@ -24,16 +24,16 @@ def test_the_slowest_rank_says_how_long_it_took():
     """Of 4 ranks each byte passes the wire 2 * 3 / 4 times: 1 MB in 10 ms is 150 MB/s."""
     reports = [report(r, seconds=0.01 if r == 2 else 0.005, latency=1e-5 * r) for r in range(4)]
 
-    told = allreduce_probe.merge_reports(reports)
+    result = allreduce_probe.merge_reports(reports)
 
-    assert told["world"] == 4
-    assert told["bandwidth"] == [
+    assert result["world"] == 4
+    assert result["bandwidth"] == [
         {"bytes": 10**6, "seconds": 0.01, "bus_bytes_per_second": pytest.approx(150e6)}
     ]
-    assert told["latency_seconds"] == pytest.approx(3e-5)
-    assert told["networks"] == ["Socket"]
-    assert [rank["host"] for rank in told["ranks"]] == ["node0", "node1", "node2", "node3"]
-    json.dumps(told, allow_nan=False)
+    assert result["latency_seconds"] == pytest.approx(3e-5)
+    assert result["networks"] == ["Socket"]
+    assert [rank["host"] for rank in result["ranks"]] == ["node0", "node1", "node2", "node3"]
+    json.dumps(result, allow_nan=False)
 
 
 class Summing:

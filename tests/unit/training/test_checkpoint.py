@@ -30,12 +30,12 @@ def test_round_trip_with_state(tmp_path):
     tensors["shared"] = tensors["same"]
     state = {"progress": {"epoch": 3, "best": 0.1 + 0.2, "nothing": None}, "seed": 5, "u": "\u00e5"}
     checkpoint.write_checkpoint(path, tensors, state)
-    found, said = checkpoint.read_checkpoint(path)
-    assert said == state
-    assert found.keys() == tensors.keys()
+    result, stored_state = checkpoint.read_checkpoint(path)
+    assert stored_state == state
+    assert result.keys() == tensors.keys()
     for name, value in tensors.items():
-        assert found[name].dtype == value.dtype
-        assert torch.equal(found[name], value)
+        assert result[name].dtype == value.dtype
+        assert torch.equal(result[name], value)
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.safetensors"]
 
 
@@ -69,21 +69,21 @@ def test_damage_is_a_sentence(tmp_path, damage):
 @pytest.fixture
 def slow(monkeypatch):
     """Hold every file back until the gate is opened; tells what was asked for."""
-    gate, asked, real = threading.Event(), [], checkpoint.write_pieces
+    gate, written_names, real = threading.Event(), [], checkpoint.write_pieces
 
     def write(path, pieces, **how):
-        asked.append(path.name)
+        written_names.append(path.name)
         assert gate.wait(60)
         real(path, pieces, **how)
 
     monkeypatch.setattr(checkpoint, "write_pieces", write)
-    yield gate, asked
+    yield gate, written_names
     gate.set()
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(train, tmp_path, slow, monkeypatch):
     monkeypatch.setattr(ddp, "SYNC_SECONDS", 0.0)
-    gate, asked = slow
+    gate, written_names = slow
     trainer = train(epochs=3, checkpoint_seconds=0.0)
 
     def signal():
@@ -96,11 +96,11 @@ def test_training_goes_on_while_a_checkpoint_is_written(train, tmp_path, slow, m
     assert saved[0] == 1
     assert saved[1] >= 6, "while one is being written, no other begins"
     assert saved[-1] == 12, "the last one always happens"
-    assert asked[0] == "last.safetensors", "in the first epoch nothing is the best yet"
-    assert asked.index("best.safetensors") < asked.index("last.safetensors", 1)
+    assert written_names[0] == "last.safetensors", "in the first epoch nothing is the best yet"
+    assert written_names.index("best.safetensors") < written_names.index("last.safetensors", 1)
 
 
-def test_a_checkpoint_holds_what_was_when_it_was_asked_for(train, tmp_path, slow):
+def test_a_checkpoint_holds_what_was_when_it_was_requested(train, tmp_path, slow):
     gate, _ = slow
     trainer = train(epochs=3, ema=0.5, checkpoint_seconds=1e6)
     trainer.run(1, go)
@@ -141,16 +141,18 @@ def test_large_models_are_saved_more_rarely(train):
 
 
 def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatch):
-    asked, real = [], checkpoint.write_pieces
+    written_names, real = [], checkpoint.write_pieces
     monkeypatch.setattr(
-        checkpoint, "write_pieces", lambda p, c, **how: (asked.append(p.stem), real(p, c, **how))[1]
+        checkpoint,
+        "write_pieces",
+        lambda p, c, **how: (written_names.append(p.stem), real(p, c, **how))[1],
     )
     course = iter([0.9, 0.95, 0.8, 0.85])
     monkeypatch.setattr("hydragnn_hpo.training.trainer.compute_objective", lambda *_: next(course))
     trainer = train(epochs=4, checkpoint_seconds=1e6)
     for epoch in range(1, 5):
         trainer.run(epoch, go, tmp_path)
-    assert asked == ["best", "last", "last", "best", "last", "last"]
+    assert written_names == ["best", "last", "last", "best", "last", "last"]
 
 
 def test_nothing_is_written_twice_at_one_step(train, tmp_path):
@@ -160,12 +162,12 @@ def test_nothing_is_written_twice_at_one_step(train, tmp_path):
     again = train(epochs=1)
     again.resume(tmp_path)
     again.save(tmp_path)
-    told = [r["step"] for t in (trainer, again) for r in t.records if r["record"] == "checkpoint"]
-    assert told == [4]
+    steps = [r["step"] for t in (trainer, again) for r in t.records if r["record"] == "checkpoint"]
+    assert steps == [4]
 
 
 @pytest.mark.parametrize("epochs", [2, 4])
-def test_a_full_disk_is_told_at_the_next_checkpoint_or_at_the_end(
+def test_a_full_disk_is_reported_at_the_next_checkpoint_or_at_the_end(
     train, tmp_path, monkeypatch, epochs
 ):
     def full(path, pieces, **_):
@@ -219,13 +221,13 @@ def test_parts_that_do_not_count_are_removed(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"micro.json"}
 
 
-def test_a_pointer_to_nothing_is_told_and_the_training_begins_again(train, tmp_path, caplog):
+def test_a_pointer_to_nothing_is_reported_and_the_training_begins_again(train, tmp_path, caplog):
     pointer(tmp_path, "sharded-000000005", 5)
     trainer = train()
     assert not trainer.resume(tmp_path)
     assert "sharded-000000005: cannot be read as a checkpoint (" in caplog.text
-    (told,) = [r for r in trainer.records if r["record"] == "unreadable"]
-    assert told["checkpoint"] == "last.json"
+    (record,) = [r for r in trainer.records if r["record"] == "unreadable"]
+    assert record["checkpoint"] == "last.json"
 
 
 def test_a_damaged_pointer_removes_its_parts_and_one_out_of_reach_nothing(tmp_path, monkeypatch):
@@ -335,9 +337,9 @@ def test_swap_shows_the_average_and_a_second_swap_undoes_it():
     average.update(5)
     live, mean = model.bias.detach().clone(), average.mean["bias"].clone()
     assert not torch.equal(live, mean)
-    for shown, kept in ((mean, live), (live, mean)):
+    for expected, kept in ((mean, live), (live, mean)):
         average.swap()
-        assert torch.equal(model.bias, shown)
+        assert torch.equal(model.bias, expected)
         assert torch.equal(average.mean["bias"], kept)
 
 

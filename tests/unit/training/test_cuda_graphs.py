@@ -90,11 +90,11 @@ def bake(work, device):
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "message"),
     [(fail(RuntimeError("it waits")), "it waits"), (bake, "a recording is")],
     ids=["fails", "is wrong"],
 )
-def test_what_cannot_be_recorded_is_launched_singly(train, replaying, caplog, record, said):
+def test_what_cannot_be_recorded_is_launched_singly(train, replaying, caplog, record, message):
     replaying(on=False)
     single = train()
     single.run(2, go)
@@ -102,7 +102,7 @@ def test_what_cannot_be_recorded_is_launched_singly(train, replaying, caplog, re
     trial = train()
     trial.run(2, go)
     assert difference(single, trial) < 1e-12
-    assert trial.stepper.replays.problem.startswith(said)
+    assert trial.stepper.replays.problem.startswith(message)
     assert not trial.stepper.replays.recordings
     assert caplog.text.count("kernels are launched singly") == 2  # of steps and of validations
 

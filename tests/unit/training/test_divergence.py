@@ -36,8 +36,8 @@ def test_courses_that_recover_are_left_alone(train, course):
 
 
 def test_an_explosion_is_named_when_it_stays(train):
-    said = r"^epoch 6: .* of energy exploded from 26.1 to 1.65e\+19, 5\d+ spreads, for 3 epochs"
-    with pytest.raises(Diverged, match=said):
+    pattern = r"^epoch 6: .* of energy exploded from 26.1 to 1.65e\+19, 5\d+ spreads, for 3 epochs"
+    with pytest.raises(Diverged, match=pattern):
         judge(train().guard, [9.9e23, 3.1e11, 8.7, 5.4e18, 1.4e18, 5.5e18, 6.1e17])
 
 
@@ -79,8 +79,10 @@ def test_a_dead_trunk_is_named_unless_any_step_gives_it_a_gradient(train, living
     if living:
         trainer.run(1, go)
         return
-    said = r"^epoch 1: in every step the gradient of the whole trunk \(trunk\.\S+ and all others\)"
-    with pytest.raises(Diverged, match=said):
+    pattern = (
+        r"^epoch 1: in every step the gradient of the whole trunk \(trunk\.\S+ and all others\)"
+    )
+    with pytest.raises(Diverged, match=pattern):
         trainer.run(1, go)
 
 

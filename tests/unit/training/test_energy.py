@@ -56,10 +56,10 @@ def test_packages_and_memories_are_counted_once(tmp_path, powercap):
     powercap.zone("intel-rapl:1", "package-1", 2_000_000)
     powercap.zone("intel-rapl:0:1", "dram", 1_250_000)
     energy.count("val")
-    found = energy.take_joules()
-    assert found[REGIONS.index("val"), PARTS.index("cpu")] == pytest.approx(2.5 + 1.0)
-    assert found[REGIONS.index("val"), PARTS.index("memory")] == pytest.approx(0.25)
-    assert found.sum() == pytest.approx(3.75)
+    result = energy.take_joules()
+    assert result[REGIONS.index("val"), PARTS.index("cpu")] == pytest.approx(2.5 + 1.0)
+    assert result[REGIONS.index("val"), PARTS.index("memory")] == pytest.approx(0.25)
+    assert result.sum() == pytest.approx(3.75)
 
 
 def test_a_counter_that_begins_again_goes_on(tmp_path, powercap):
@@ -91,8 +91,8 @@ def test_crays_counters_are_taken_before_the_processors(tmp_path, powercap):
     (cray / "energy").write_text("160 J\n")
     (cray / "accel1_energy").write_text("25 J\n")
     energy.count("checkpoint")
-    found = energy.take_joules()[REGIONS.index("checkpoint")]
-    assert dict(zip(PARTS, found.tolist(), strict=True)) == {
+    result = energy.take_joules()[REGIONS.index("checkpoint")]
+    assert dict(zip(PARTS, result.tolist(), strict=True)) == {
         "host": 60.0, "cpu": 0.0, "memory": 0.0, "accelerator": 5.0,
     }  # fmt: skip
 

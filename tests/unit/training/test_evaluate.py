@@ -20,24 +20,24 @@ def trainer(train):
 
 
 def one_by_one(trainer, indices):
-    found = {name: [] for name in HEADS}
+    result = {name: [] for name in HEADS}
     with torch.no_grad():
         for index in indices:
             for name, values in trainer.model(
                 trainer.feed.batch_on_device(np.array([index]))
             ).items():
-                found[name].append(values.numpy())
-    return {name: np.concatenate(pieces) for name, pieces in found.items()}
+                result[name].append(values.numpy())
+    return {name: np.concatenate(pieces) for name, pieces in result.items()}
 
 
 @pytest.mark.parametrize("edges_per_batch", [1, 25, 40_000])
-def test_predictions_are_in_the_order_asked_for(trainer, monkeypatch, edges_per_batch):
+def test_predictions_are_in_the_order_requested(trainer, monkeypatch, edges_per_batch):
     monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", edges_per_batch)
     indices = np.array([31, 4, 17, 5, 0, 38, 12])
-    found = predict_split(trainer.model, trainer.feed, indices)
+    result = predict_split(trainer.model, trainer.feed, indices)
     for name, values in one_by_one(trainer, indices).items():
-        assert found[name].shape == values.shape
-        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-13)
+        assert result[name].shape == values.shape
+        np.testing.assert_allclose(result[name], values, rtol=0, atol=1e-13)
 
 
 def test_pieces_hold_every_graph_once_and_stay_small(trainer, monkeypatch):
@@ -50,8 +50,8 @@ def test_pieces_hold_every_graph_once_and_stay_small(trainer, monkeypatch):
 
 def test_no_graphs_no_predictions(trainer):
     nothing = np.array([], dtype=np.int64)
-    found = predict_split(trainer.model, trainer.feed, nothing)
-    assert {name: v.shape for name, v in found.items()} == {
+    result = predict_split(trainer.model, trainer.feed, nothing)
+    assert {name: v.shape for name, v in result.items()} == {
         "energy": (0, 1), "charge": (0, 1), "push": (0, 3),
     }  # fmt: skip
     assert error_sums(trainer.model, trainer.feed, nothing).tolist() == [[0.0, 0.0]] * 3
@@ -112,8 +112,8 @@ def test_ranks_that_meet_take_equally_many_batches(trainer, columns, monkeypatch
 
 def test_objective_by_hand():
     heads = {"a": HeadConfig(weight=3.0), "b": HeadConfig(weight=1.0)}
-    found = compute_objective({"a": 0.4, "b": 6.0}, {"a": 2.0, "b": 3.0}, heads)
-    assert found == pytest.approx(0.75 * 0.2 + 0.25 * 2.0)
+    actual = compute_objective({"a": 0.4, "b": 6.0}, {"a": 2.0, "b": 3.0}, heads)
+    assert actual == pytest.approx(0.75 * 0.2 + 0.25 * 2.0)
 
 
 def test_what_does_not_fit_is_predicted_in_halves(trainer, monkeypatch):
@@ -128,10 +128,10 @@ def test_what_does_not_fit_is_predicted_in_halves(trainer, monkeypatch):
 
     monkeypatch.setattr(trainer.model, "forward", narrow)
     indices = np.array([31, 4, 17, 5, 0, 38, 12])
-    found = predict_split(trainer.model, trainer.feed, indices)
+    result = predict_split(trainer.model, trainer.feed, indices)
     assert sizes == [7, 4, 2, 2, 3]
     for name, values in one_by_one(trainer, indices).items():
-        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(result[name], values, rtol=0, atol=1e-13)
 
 
 def test_one_graph_that_does_not_fit_is_an_error(trainer, monkeypatch):

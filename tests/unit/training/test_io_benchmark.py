@@ -50,19 +50,19 @@ def test_what_is_slow_is_found(train, monkeypatch, clock, bottleneck):
         "reading and batching": (trainer.micro, "make_ahead"),
     }[bottleneck]
     monkeypatch.setattr(part, name, clock.slow(getattr(part, name), 0.06))
-    found = measure_trainer(trainer, ("real", "cached", "synthetic"))
-    assert found.bottleneck == bottleneck
-    assert 0.06 <= found.parts[bottleneck] + 1e-3 < 0.07
-    assert 6 / 0.07 < found.graphs_per_second["real"] < 6 / 0.06, "24 graphs in 4 steps"
-    assert found.sentence.startswith(f"The bottleneck is {bottleneck}: ")
+    result = measure_trainer(trainer, ("real", "cached", "synthetic"))
+    assert result.bottleneck == bottleneck
+    assert 0.06 <= result.parts[bottleneck] + 1e-3 < 0.07
+    assert 6 / 0.07 < result.graphs_per_second["real"] < 6 / 0.06, "24 graphs in 4 steps"
+    assert result.sentence.startswith(f"The bottleneck is {bottleneck}: ")
 
 
 def test_nothing_is_learned_counted_or_recorded(train):
     trainer = train(ema=0.9, heads={"energy": {"loss": "mse"}, "charge": {}})
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    found = measure_trainer(trainer, ("real", "cached", "synthetic"))
-    assert found.steps == 12
-    assert set(found.seconds) == {"real", "cached", "synthetic"}
+    result = measure_trainer(trainer, ("real", "cached", "synthetic"))
+    assert result.steps == 12
+    assert set(result.seconds) == {"real", "cached", "synthetic"}
     assert all(torch.equal(value, before[n]) for n, value in trainer.model.state_dict().items())
     assert trainer.progress.step == 0
     assert trainer.records == []
@@ -76,6 +76,6 @@ def test_time_is_limited(train, monkeypatch):
 
 def test_the_sentence_names_the_largest_part():
     parts = {"computing": 1.0, "feeding": 3.0, "reading and batching": 0.0}
-    found = IoBenchmark(2, 9, {"real": 4.0}, {"real": 1.0}, parts)
-    assert found.sentence.startswith("The bottleneck is feeding: 75% of a step. ")
-    assert found.to_plain()["bottleneck"] == "feeding"
+    benchmark = IoBenchmark(2, 9, {"real": 4.0}, {"real": 1.0}, parts)
+    assert benchmark.sentence.startswith("The bottleneck is feeding: 75% of a step. ")
+    assert benchmark.to_plain()["bottleneck"] == "feeding"

@@ -120,5 +120,5 @@ def test_loss_is_that_of_the_graphs_drawn(pair):
             total, known = total + bent.sum().item(), known + bent.numel()
         expected[name] = total / known
     trainer.run(1, go)
-    (told,) = [values for kind, values in records if kind == "epoch"]
-    assert told["loss"] == pytest.approx(expected, rel=1e-6)
+    (record,) = [values for kind, values in records if kind == "epoch"]
+    assert record["loss"] == pytest.approx(expected, rel=1e-6)

@@ -21,8 +21,8 @@ class Stub:
 def sums_of(loss, predicted, wanted, mask, balance="scale"):
     batch = SimpleNamespace(targets={"x": torch.tensor(wanted)}, masks={"x": torch.tensor(mask)})
     heads = {"x": HeadConfig(loss=loss)}
-    found = head_sums(Stub(x=2.0), {"x": torch.tensor(predicted)}, batch, heads, balance)
-    return found["x"].item()
+    result = head_sums(Stub(x=2.0), {"x": torch.tensor(predicted)}, batch, heads, balance)
+    return result["x"].item()
 
 
 # In units of the standard deviation 2 the errors are 0.5, -3 and (masked) 50; then 1, -2 and 3.
@@ -76,12 +76,12 @@ def test_a_displaced_peak_costs_its_distance():
 
 
 def test_classes_have_the_cross_entropy_of_labelled_rows():
-    said = torch.tensor([[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]], dtype=torch.float64)
+    probabilities = torch.tensor([[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]], dtype=torch.float64)
     batch = SimpleNamespace(
         targets={"x": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])},
         masks={"x": torch.tensor([True, True, False])},
     )
-    sums = head_sums(Stub(classes=("x",), x=2.0), {"x": said}, batch, {"x": HeadConfig()})
+    sums = head_sums(Stub(classes=("x",), x=2.0), {"x": probabilities}, batch, {"x": HeadConfig()})
     assert sums["x"].item() == pytest.approx(math.log(2.0) - math.log(0.8))
 
 
@@ -138,8 +138,8 @@ def test_the_likelihood_by_hand():
 
 
 def test_the_weight_of_beta_is_not_learned_through():
-    found, predictions = nll("beta_nll", 8.0, beta=1.0)
-    found.backward()
+    result, predictions = nll("beta_nll", 8.0, beta=1.0)
+    result.backward()
     # d/dv of 0.5 (log v + e^2 / v) at v = 2, times v = 2, times 1/4 from the unit of the variance.
     expected = 0.5 * (1 / 2.0 - 2.25 / 4.0) * 2.0 / 4.0
     assert predictions["x:variance"].grad[0].item() == pytest.approx(expected)

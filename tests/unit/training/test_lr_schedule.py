@@ -66,14 +66,14 @@ def test_plateau_by_hand():
         learning_rate=0.8, warmup=0.1, schedule="plateau", plateau_epochs=2, plateau_factor=0.5,
         final_rate=0.2,
     )  # fmt: skip
-    schedule, told = LearningRateSchedule(config, 100, 32), []
+    schedule, rates = LearningRateSchedule(config, 100, 32), []
     objectives = [5.0, 4.0, 4.0, 4.5, 3.0, 3.1, 3.2, 3.3, 2.9, 2.9, 2.9, 3.0, 3.0, 3.0]
     for objective in objectives:
         schedule.after_epoch(objective)
-        told.append(schedule.rate(50))
+        rates.append(schedule.rate(50))
     # No better than the best twice: after the 4th, 7th, 11th and 13th; the floor is 0.2 * 0.8.
     expected = [0.8] * 3 + [0.4] * 3 + [0.2] * 4 + [0.16] * 4
-    assert told == pytest.approx(expected)
+    assert rates == pytest.approx(expected)
     assert LearningRateSchedule(config, 100, 32).rate(4) == pytest.approx(0.4), (
         "half of the warm-up"
     )

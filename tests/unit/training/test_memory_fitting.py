@@ -66,8 +66,8 @@ def peak_of(work):
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 def test_the_estimate_is_near_the_measured_peak(conv, heads, precision):
     columns = crystals()
-    told = dict.fromkeys(heads, {})
-    config = make_config(conv=conv, heads=told, precision=precision, model={
+    head_configs = dict.fromkeys(heads, {})
+    config = make_config(conv=conv, heads=head_configs, precision=precision, model={
         "features": 48, "layers": 3, "basis_size": 16, "kernels": "eager"})  # fmt: skip
     net = build_model(config, columns.stats)
     dtype = torch.float64 if precision == "fp64" else torch.float32
@@ -77,8 +77,8 @@ def test_the_estimate_is_near_the_measured_peak(conv, heads, precision):
     gradients = sum(p.numel() * p.element_size() for p in learned)
 
     def there_and_back():
-        found = net(batch)
-        loss = sum(found[name].square().sum() for name in heads)
+        result = net(batch)
+        loss = sum(result[name].square().sum() for name in heads)
         torch.autograd.grad(loss, learned, allow_unused=True)
 
     measured = peak_of(there_and_back) - gradients
@@ -143,18 +143,18 @@ def test_steps_are_fitted_to_a_small_memory(train, monkeypatch, tmp_path):
     monkeypatch.setattr(micro_batches, "rehearse_step", lambda need, stepper: None)
     trainer = train(**WIDE)
     trainer.run(2, go, tmp_path)
-    (told,) = [r for r in trainer.records if r["record"] == "memory"]
-    assert told["pieces"] == trainer.micro.pieces > 1
-    assert told["estimated_bytes"] <= FULL * told["limit_bytes"]
-    assert told["limit_bytes"] == int(0.7 * alone.estimated_bytes / MIB) * MIB
+    (record,) = [r for r in trainer.records if r["record"] == "memory"]
+    assert record["pieces"] == trainer.micro.pieces > 1
+    assert record["estimated_bytes"] <= FULL * record["limit_bytes"]
+    assert record["limit_bytes"] == int(0.7 * alone.estimated_bytes / MIB) * MIB
     assert 0 < difference(trainer, whole) < 1e-12
     monkeypatch.delenv("HYDRAGNN_HPO_MEMORY_MB")
     again = train(**WIDE)
     again.resume(tmp_path)
-    assert fitted(again, tmp_path).pieces == told["pieces"], "as bit-equal as it can be resumed"
+    assert fitted(again, tmp_path).pieces == record["pieces"], "as bit-equal as it can be resumed"
 
 
-def test_what_was_asked_for_is_not_fitted(train, monkeypatch):
+def test_what_was_requested_is_not_fitted(train, monkeypatch):
     monkeypatch.setenv("HYDRAGNN_HPO_MEMORY_MB", "1")
     trainer = train(**WIDE, micro_batches=2)
     monkeypatch.setattr(micro_batches, "rehearse_step", None)
@@ -164,10 +164,10 @@ def test_what_was_asked_for_is_not_fitted(train, monkeypatch):
 def test_small_trials_are_not_rehearsed(train, monkeypatch):
     trainer = train()
     monkeypatch.setattr(micro_batches, "rehearse_step", None)
-    found = fitted(trainer)
-    assert found.pieces == 1
-    assert found.probed_bytes is None
-    assert found.estimated_bytes < LITTLE * found.limit_bytes
+    result = fitted(trainer)
+    assert result.pieces == 1
+    assert result.probed_bytes is None
+    assert result.estimated_bytes < LITTLE * result.limit_bytes
 
 
 @pytest.fixture
@@ -197,8 +197,8 @@ def test_a_rehearsal_leaves_everything_as_it_was(crowded, monkeypatch):
     ]
     crowded.optimizer.zero_grad(set_to_none=True)
     random = torch.get_rng_state()
-    found = fitted(crowded)
-    assert found.probed_bytes is not None
+    result = fitted(crowded)
+    assert result.probed_bytes is not None
     assert len(passes) == 1
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(before[n], t) for n, t in crowded.model.state_dict().items())
@@ -220,10 +220,10 @@ def test_what_was_measured_counts(crowded, monkeypatch, times, pieces):
         return int(times * whole)
 
     monkeypatch.setattr(micro_batches, "measure_peak_bytes", taken)
-    found = fitted(crowded)
-    assert found.pieces in (pieces, pieces + 1), "graphs do not share out evenly"
-    assert found.probed_bytes == pytest.approx(times * whole, rel=0.3)
-    assert found.estimated_bytes <= FULL * found.limit_bytes
+    result = fitted(crowded)
+    assert result.pieces in (pieces, pieces + 1), "graphs do not share out evenly"
+    assert result.probed_bytes == pytest.approx(times * whole, rel=0.3)
+    assert result.estimated_bytes <= FULL * result.limit_bytes
 
 
 def full(calls):
@@ -241,8 +241,8 @@ def full(calls):
 
 def test_a_rehearsal_that_does_not_fit_is_cut(crowded, monkeypatch, tmp_path):
     monkeypatch.setattr(micro_batches, "measure_peak_bytes", full(2))
-    found = fitted(crowded, tmp_path)
-    assert (found.pieces, found.probed_bytes) == (4, None)
+    result = fitted(crowded, tmp_path)
+    assert (result.pieces, result.probed_bytes) == (4, None)
     again = [r["pieces"] for r in crowded.records if r["record"] == "memory"]
     assert again == [2, 4]
     assert (tmp_path / "micro.json").exists()

@@ -73,8 +73,8 @@ def test_accumulation_never_changes_the_mathematics(train, pieces):
     assert whole.progress.step == 20
     assert 0 < difference(whole, cut) < 1e-12
     assert cut.progress.best_val == pytest.approx(whole.progress.best_val, rel=1e-12)
-    told = [[r["loss"] for r in epochs(t)] for t in (whole, cut)]
-    for one, other in zip(*told, strict=True):
+    losses = [[r["loss"] for r in epochs(t)] for t in (whole, cut)]
+    for one, other in zip(*losses, strict=True):
         assert one == pytest.approx(other, rel=1e-12)
 
 
@@ -127,7 +127,7 @@ def test_other_errors_are_no_lack_of_memory(train, full_at):
 def test_a_graph_that_is_too_large_alone_ends_the_trial_with_its_size(train, full_at, columns):
     trainer = train()
     full_at(range(1000))
-    with pytest.raises(MemoryError) as found:
+    with pytest.raises(MemoryError) as exc_info:
         trainer.run(1, go)
     first = trainer.order.steps(0)[0]
     assert trainer.micro.pieces == 4, "of 7 graphs in 4 pieces the largest is alone"
@@ -136,14 +136,14 @@ def test_a_graph_that_is_too_large_alone_ends_the_trial_with_its_size(train, ful
         columns.num_nodes()[costliest],
         trainer.feed.batch_on_host([costliest]).edge_index.shape[1],
     )
-    assert str(found.value).startswith(
+    assert str(exc_info.value).startswith(
         f"structure {costliest} of {nodes} atoms and {edges} edges does not fit into the memory "
         "alone: take a smaller model"
     )
-    assert str(found.value).endswith("(CUDA out of memory.)")
+    assert str(exc_info.value).endswith("(CUDA out of memory.)")
 
 
-def test_no_memory_for_the_update_is_told_as_that(train, monkeypatch):
+def test_no_memory_for_the_update_is_reported_as_that(train, monkeypatch):
     trainer = train()
 
     def full(*_):

@@ -147,7 +147,7 @@ def test_steps_of_a_slow_loop(name, settings):
     model, config = net(), config_of(name, **settings)
     start = {n: p.detach().numpy().copy() for n, p in model.named_parameters()}
     gradients = gradients_of(model)
-    found = walk(model, make_optimizer(model, config), gradients)
+    result = walk(model, make_optimizer(model, config), gradients)
     for key, x in start.items():
         grads, decay = [each[key] for each in gradients], DECAY * (key in DECAYED)
         if name == "sgd":
@@ -158,7 +158,7 @@ def test_steps_of_a_slow_loop(name, settings):
             expected = lamb(x, grads, config)
         else:
             expected = adam(x, grads, config, decay=decay, decoupled=name != "adam")
-        np.testing.assert_allclose(found[key], expected, rtol=1e-10, atol=1e-12, err_msg=key)
+        np.testing.assert_allclose(result[key], expected, rtol=1e-10, atol=1e-12, err_msg=key)
 
 
 @pytest.mark.parametrize("to_none", [True, False])
@@ -178,25 +178,25 @@ def test_a_parameter_without_a_gradient_waits(name):
     gradients = gradients_of(model)
     for step, grads in enumerate(gradients):
         del grads["norm.weight" if step < 2 else "embedding.weight"]
-    found = walk(model, make_optimizer(model, config), gradients)
+    result = walk(model, make_optimizer(model, config), gradients)
     for key, late in (("norm.weight", 2), ("embedding.weight", 0), ("norm.bias", 0)):
         grads = [each[key] for each in gradients if key in each]
         expected = adam(start[key], grads, config, decay=0.0, decoupled=True, late=late)
-        np.testing.assert_allclose(found[key], expected, rtol=1e-10, atol=1e-12, err_msg=key)
+        np.testing.assert_allclose(result[key], expected, rtol=1e-10, atol=1e-12, err_msg=key)
 
 
 def test_orthogonal_keeps_directions_and_levels_lengths():
     torch.manual_seed(1)
     matrices = torch.randn(3, 12, 7, dtype=torch.float64)
     matrices[2] = 0.0
-    found = orthogonalize(matrices)
+    result = orthogonalize(matrices)
     left, sizes, right = torch.linalg.svd(matrices[:2], full_matrices=False)
-    turned = left.mT @ found[:2] @ right.mT
+    turned = left.mT @ result[:2] @ right.mT
     assert torch.allclose(turned, torch.diag_embed(turned.diagonal(dim1=1, dim2=2)), atol=1e-10)
     levelled = turned.diagonal(dim1=1, dim2=2)
     assert ((levelled > 0.65) & (levelled < 1.25)).all()
     assert (sizes[:, 0] / sizes[:, -1] > 2).all(), "they were not level before"
-    assert not found[2].any()
+    assert not result[2].any()
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

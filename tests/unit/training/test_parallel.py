@@ -67,15 +67,15 @@ def test_the_average_arrives_and_the_time_is_noted(monkeypatch):
         return sent[-1]
 
     monkeypatch.setattr("torch.distributed.all_reduce", reduced)
-    heard = TimedAllReduce(torch.device("cpu"))
-    first, last = (heard.average(2, Bucket(torch.tensor([6.0, 8.0]))) for _ in range(2))
+    all_reduce = TimedAllReduce(torch.device("cpu"))
+    first, last = (all_reduce.average(2, Bucket(torch.tensor([6.0, 8.0]))) for _ in range(2))
     time.sleep(0.02)
     for work in sent:
         work.end()
     assert first.wait().tolist() == last.wait().tolist() == [5.0, 6.0]
-    total, exposed = heard.take_times()
+    total, exposed = all_reduce.take_times()
     assert 0.02 <= exposed <= total
-    assert heard.take_times() == (0.0, 0.0)
+    assert all_reduce.take_times() == (0.0, 0.0)
 
 
 TARGETS = {
@@ -142,9 +142,9 @@ def test_pairs_of_maps_are_shared_where_the_width_between_divides():
         for part in ("filter", "out")
     ]
     model = net(options={"filters": 64})
-    found = names_of(model, 2)
-    assert found[:4] == rounds
-    assert [first.split(".")[1] for first, _ in found[4:]] == ["energy", "charge"]
+    result = names_of(model, 2)
+    assert result[:4] == rounds
+    assert [first.split(".")[1] for first, _ in result[4:]] == ["energy", "charge"]
     wide = [pair for pair in rounds if "filter" in pair[0]]
     assert [pair for pair in names_of(model, 32) if "convs" in pair[0]] == wide
     assert names_of(model, 7) == []
@@ -159,7 +159,7 @@ class Own(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "found"),
+    ("model", "expected"),
     [
         (mlp((8, 12, 12, 12, 12, 4)), [("0", "2"), ("4", "6")]),
         (nn.ModuleList([mlp((8, 8, 8)), Own()]), [("0.0", "0.2")]),
@@ -168,8 +168,8 @@ class Own(nn.Module):
     ],
     ids=["chain", "own", "not by channel", "nothing between"],
 )
-def test_only_maps_with_a_non_linearity_by_channel_between_are_shared(model, found):
-    assert names_of(model, 4) == found
+def test_only_maps_with_a_non_linearity_by_channel_between_are_shared(model, expected):
+    assert names_of(model, 4) == expected
 
 
 def test_recomputing_keeps_less(train):

@@ -38,7 +38,7 @@ def both(trainer, columns, count=24):
     batch = make_batch(
         columns, np.arange(count), cutoff=3.5, dtype=torch.float32, targets=(), pairs=True
     )
-    found = []
+    results = []
     for precision in ("fp32", "bf16"):
         trainer.model.zero_grad()
         with compute_dtype(precision, CPU):
@@ -51,8 +51,8 @@ def both(trainer, columns, count=24):
         gradients = [p.grad for p in trainer.model.parameters()]
         assert all(g is not None and g.dtype is torch.float32 for g in gradients)
         flat = torch.cat([g.flatten() for g in gradients]).double()
-        found.append(({n: v.detach() for n, v in predicted.items()}, flat))
-    return found
+        results.append(({n: v.detach() for n, v in predicted.items()}, flat))
+    return results
 
 
 def check_near(trainer, columns, limit=0.03):
@@ -87,14 +87,14 @@ def test_every_conv_is_near_fp32(train, columns, conv):
 )  # fmt: skip
 def test_everything_else_of_a_net_is_near_fp32(train, columns, model, heads):
     spin = np.arange(len(columns.num_nodes()), dtype=np.float64) % 3
-    told = replace(columns, attributes={"spin": spin})
+    with_spin = replace(columns, attributes={"spin": spin})
     heads = {"energy": {}, "charge": {}} | heads
-    check_near(train(columns=told, conv="painn", heads=heads, **plain(**model)), told)
+    check_near(train(columns=with_spin, conv="painn", heads=heads, **plain(**model)), with_spin)
 
 
 def test_training_and_evaluation_compute_in_bf16(train, columns):
     """The same weights: what is trained is what is validated and predicted."""
-    found = {}
+    result = {}
     for precision in ("fp32", "bf16"):
         trainer = train(conv="painn", **plain() | {"precision": precision})
         made = trainer.feed.batch_on_device(trainer.order.steps(0)[0])
@@ -108,8 +108,8 @@ def test_training_and_evaluation_compute_in_bf16(train, columns):
             direct = trainer.model(trainer.feed.batch_on_device(trainer.val))
         np.testing.assert_allclose(predictions["energy"], direct["energy"].detach(), rtol=1e-6)
         assert loss.dtype in (torch.float32, torch.float64)
-        found[precision] = loss.item(), float(errors[0, 0]), float(predictions["charge"].sum())
-    for exact, rough in zip(*found.values(), strict=True):
+        result[precision] = loss.item(), float(errors[0, 0]), float(predictions["charge"].sum())
+    for exact, rough in zip(*result.values(), strict=True):
         assert exact != rough
         assert rough == pytest.approx(exact, rel=0.05)
 
@@ -150,11 +150,11 @@ def test_the_last_map_of_a_head_is_exact():
     torch.manual_seed(0)
     chain, values = mlp((5, 4, 2)), torch.randn(9, 5)
     with compute_dtype("bf16", CPU):
-        found = apply_with_float32_output(chain, values)
+        actual = apply_with_float32_output(chain, values)
         hidden = chain[1](chain[0](values))
     assert hidden.dtype is torch.bfloat16
-    assert torch.equal(found, chain[2](hidden.float()))
-    assert found.dtype is torch.float32
+    assert torch.equal(actual, chain[2](hidden.float()))
+    assert actual.dtype is torch.float32
     assert torch.equal(apply_with_float32_output(chain, values), chain(values))
 
 

@@ -21,7 +21,7 @@ def test_a_plan_is_rank_0_and_the_second_epoch_to_come():
 
 
 @pytest.mark.parametrize(
-    ("ranks", "epochs", "said"),
+    ("ranks", "epochs", "message"),
     [
         ("4", None, "--profile-ranks: 4 is not among the ranks 0 to 3 of this trial"),
         ("-1", None, "--profile-ranks: -1 is not among"),
@@ -30,10 +30,10 @@ def test_a_plan_is_rank_0_and_the_second_epoch_to_come():
         ("first", None, "--profile-ranks: 'first' is no list of numbers"),
     ],
 )
-def test_a_wrong_plan_is_one_sentence(ranks, epochs, said):
+def test_a_wrong_plan_is_one_sentence(ranks, epochs, message):
     with pytest.raises(ConfigError) as error:
         ProfilePlan.of(ranks, epochs, world=4, last=9)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def steps_in(path):
@@ -55,8 +55,8 @@ def test_a_trial_writes_one_trace_per_epoch(bench, monkeypatch, plan, longest, s
     bench.configure(epochs=3)
     assert run_by_hand(bench.trial, plan)[0] == 0
     folder = bench.trial.attempt(1) / "profile"
-    found = {path.name: steps_in(path) for path in folder.glob("*")}
-    assert found == {f"rank-0-epoch-{epoch}.json": count for epoch, count in steps.items()}
+    actual = {path.name: steps_in(path) for path in folder.glob("*")}
+    assert actual == {f"rank-0-epoch-{epoch}.json": count for epoch, count in steps.items()}
 
 
 def test_the_table_says_own_time_share_and_calls_of_a_step():

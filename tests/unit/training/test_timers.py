@@ -94,7 +94,7 @@ def test_what_nothing_measured_is_left_out():
     assert not {"communication_seconds", "exposed_seconds", "hidden_share"} & set(unheard)
 
 
-def test_joules_are_told_by_region():
+def test_joules_are_reported_by_region():
     meter = EpochTimers(energy=Energy([Clock()]))
     for region in ("train", "train", "val", "checkpoint"):
         meter.count_energy(region)
@@ -108,8 +108,8 @@ def test_joules_are_told_by_region():
 def test_a_straggler_is_named_once_after_three_epochs_running(caplog):
     stragglers = Stragglers()
     slow, even = np.array([1.0, 1.0, 1.0, 5.0]), np.array([2.0, 2.0, 2.0, 2.0])
-    found = [stragglers.slow(each) for each in (slow, slow, even, slow, slow, slow, slow)]
-    assert found == [[], [], [], [], [], [(3, 2.5)], []]
+    actual = [stragglers.slow(each) for each in (slow, slow, even, slow, slow, slow, slow)]
+    assert actual == [[], [], [], [], [], [(3, 2.5)], []]
     with caplog.at_level(logging.WARNING):
         again = Stragglers()
         for _ in range(5):
@@ -146,9 +146,9 @@ def test_epochs_say_where_their_time_went(train, monkeypatch):
 
 def test_the_rest_of_an_epoch_counts_its_own_graphs(train, tmp_path):
     """24 graphs in steps of 7, 7, 7 and 3: after one step 17 are left."""
-    asked = iter(["interrupt"])
+    requests = iter(["interrupt"])
     first = train()
-    first.run(2, lambda: next(asked, "go"), tmp_path)
+    first.run(2, lambda: next(requests, "go"), tmp_path)
     assert first.progress.step == 1
     second = train()
     assert second.resume(tmp_path)

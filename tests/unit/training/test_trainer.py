@@ -38,8 +38,8 @@ def test_resumed_equals_unbroken_bit_for_bit(train, tmp_path, ema, precision):
     same = ("epoch", "step", "best_epoch", "best_objective", "best_val")
     for field in same:
         assert getattr(second.progress, field) == getattr(unbroken.progress, field), field
-    told = [r["objective"] for r in epochs(first) + epochs(second)]
-    assert told == [r["objective"] for r in epochs(unbroken)]
+    objectives = [r["objective"] for r in epochs(first) + epochs(second)]
+    assert objectives == [r["objective"] for r in epochs(unbroken)]
 
 
 def test_best_goes_on_over_a_break_even_if_the_rest_is_worse(train, tmp_path):
@@ -59,11 +59,11 @@ def test_best_goes_on_over_a_break_even_if_the_rest_is_worse(train, tmp_path):
 def test_best_epoch_is_kept_not_the_last(train, tmp_path, ema):
     trainer = train(learning_rate=0.2, epochs=6, ema=ema, schedule="constant", seed=1)
     trainer.run(6, go, tmp_path)
-    told = [r["objective"] for r in epochs(trainer)]
-    best = int(np.argmin(told)) + 1
+    objectives = [r["objective"] for r in epochs(trainer)]
+    best = int(np.argmin(objectives)) + 1
     assert best < 6, "choose settings whose last epoch is not the best one"
     assert trainer.progress.best_epoch == best
-    assert trainer.progress.best_objective == min(told)
+    assert trainer.progress.best_objective == min(objectives)
     trainer.load_best_weights()
     sums = error_sums(trainer.model, trainer.feed, trainer.val).numpy()
     mae = {name: sums[row, 0] / sums[row, 1] for row, name in enumerate(trainer.heads)}
@@ -81,10 +81,10 @@ def test_what_a_fold_says_chooses_no_epoch_and_ends_nothing(train, columns, tmp_
     left = leave_fold_out(grouped, TrainConfig(fold=0, folds=3))
     trainer = train(columns=left, fold=0, folds=3, patience=1, **settings)
     trainer.run(6, go, tmp_path)
-    told = [r["objective"] for r in epochs(trainer)]
-    assert np.argmin(told) < 5, "choose settings whose last epoch is not the best one"
+    objectives = [r["objective"] for r in epochs(trainer)]
+    assert np.argmin(objectives) < 5, "choose settings whose last epoch is not the best one"
     assert (trainer.progress.epoch, trainer.progress.best_epoch) == (6, 6)
-    assert trainer.progress.best_objective == told[-1]
+    assert trainer.progress.best_objective == objectives[-1]
     last = weights(trainer).clone()
     trainer.load_best_weights()
     assert torch.equal(weights(trainer), last)
@@ -136,8 +136,8 @@ def test_an_interruption_is_obeyed_between_two_steps(train, tmp_path, look_alway
     assert again.progress.step == step
     again.run(3, go, tmp_path)
     assert torch.equal(weights(again), weights(unbroken))
-    told = [(r["loss"], r["objective"]) for r in epochs(trainer) + epochs(again)]
-    assert told == [(r["loss"], r["objective"]) for r in epochs(unbroken)]
+    curve = [(r["loss"], r["objective"]) for r in epochs(trainer) + epochs(again)]
+    assert curve == [(r["loss"], r["objective"]) for r in epochs(unbroken)]
 
 
 @pytest.mark.parametrize("limit", [1e-3, 0.2, None])
@@ -167,10 +167,10 @@ def test_gradients_are_clipped_to_the_norm(train, monkeypatch, limit):
 def test_the_course_of_the_learning_rate_is_laid_over_the_full_budget(train):
     trainer = train(epochs=10, warmup=0.2)
     trainer.run(3, go)  # a rung
-    told = [r["learning_rate"] for r in epochs(trainer)]
+    rates = [r["learning_rate"] for r in epochs(trainer)]
     config = trainer.config.training
     assert trainer.total_steps == 40
-    assert told == [LearningRateSchedule(config, 40, 7).rate(step) for step in (3, 7, 11)]
+    assert rates == [LearningRateSchedule(config, 40, 7).rate(step) for step in (3, 7, 11)]
 
 
 def poisoned(columns, split, value):

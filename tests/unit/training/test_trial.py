@@ -51,8 +51,8 @@ def test_a_completed_trial(bench, columns):
     assert (result["epochs"], result["width"], result["trial"]) == (3, 1, "trial")
     assert result["units"] == {"energy": "eV", "charge": "e"}
     assert result["kernels"] == "numba"
-    told = [r for r in records_of(bench) if r["record"] == "epoch"]
-    best = min(told, key=lambda r: r["objective"])
+    records = [r for r in records_of(bench) if r["record"] == "epoch"]
+    best = min(records, key=lambda r: r["objective"])
     assert result["best_epoch"] == best["epoch"]
     assert result["objective"] == best["objective"]
     assert result["val_mae"] == best["val_mae"]
@@ -93,8 +93,10 @@ def test_a_rung_stops_and_the_next_attempt_goes_on(bench):
     assert result_of(bench, 2)["status"] == "completed"
     ready = records_of(bench, 2)[1]
     assert (ready["record"], ready["resumed"], ready["reached"]) == ("ready", True, 2)
-    told = [r["epoch"] for a in (1, 2) for r in records_of(bench, a) if r["record"] == "epoch"]
-    assert told == [1, 2, 3, 4]
+    epoch_numbers = [
+        r["epoch"] for a in (1, 2) for r in records_of(bench, a) if r["record"] == "epoch"
+    ]
+    assert epoch_numbers == [1, 2, 3, 4]
 
 
 def test_early_stopping_is_completed_with_its_reason(bench):
@@ -106,7 +108,7 @@ def test_early_stopping_is_completed_with_its_reason(bench):
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason", "said"),
+    ("settings", "reason", "message"),
     [
         ({"model": {"cutoff": 4.5}}, "bad_config",
          "model.cutoff is 4.5 angstrom, the store's edges end at 4:"),
@@ -116,12 +118,12 @@ def test_early_stopping_is_completed_with_its_reason(bench):
          "epoch 1, step 2: the gradient of "),
     ],
 )  # fmt: skip
-def test_a_trial_that_cannot_end_well_fails_with_its_reason(bench, settings, reason, said):
+def test_a_trial_that_cannot_end_well_fails_with_its_reason(bench, settings, reason, message):
     bench.configure(**settings)
     assert rank_main(bench.place()) == 1
     result = result_of(bench)
     assert (result["status"], result["reason"]) == ("failed", reason)
-    assert said in result["message"]
+    assert message in result["message"]
     assert "objective" not in result, "a failed trial has no score (Law 9)"
 
 
@@ -177,13 +179,13 @@ def test_a_signal_interrupts_between_two_steps(bench, monkeypatch):
 
     monkeypatch.setattr(module, "_write_record", kick)
     assert rank_main(spec) == INTERRUPTED
-    told = records_of(bench)
-    assert [r["record"] for r in told][-3:] == ["first_step", "checkpoint", "obeyed"]
-    assert told[-2]["step"] == 1
-    assert (told[-1]["wish"], told[-1]["reason"]) == ("interrupt", "walltime")
+    records = records_of(bench)
+    assert [r["record"] for r in records][-3:] == ["first_step", "checkpoint", "obeyed"]
+    assert records[-2]["step"] == 1
+    assert (records[-1]["wish"], records[-1]["reason"]) == ("interrupt", "walltime")
     assert not (bench.trial.attempt(1) / "result.json").exists()
     size = (bench.trial.checkpoints / "last.safetensors").stat().st_size
-    assert told[-2]["bytes"] == size
+    assert records[-2]["bytes"] == size
 
 
 def test_the_end_of_the_allocation_interrupts(bench, monkeypatch):
@@ -293,22 +295,24 @@ def test_a_lost_peer_is_no_failure(bench, monkeypatch):
 def test_a_trial_shows_its_epochs_on_request(bench):
     bench.configure(tensorboard=True, epochs=3)
     assert rank_main(bench.place(epochs=3)) == 0
-    told = [r for r in records_of(bench) if r["record"] == "epoch"]
+    records = [r for r in records_of(bench) if r["record"] == "epoch"]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    shown = EventAccumulator(str(bench.trial.attempt(1) / "tensorboard"))
-    shown.Reload()
-    assert "bytes" not in shown.Tags()["scalars"], "only epochs are shown"
+    accumulator = EventAccumulator(str(bench.trial.attempt(1) / "tensorboard"))
+    accumulator.Reload()
+    assert "bytes" not in accumulator.Tags()["scalars"], "only epochs are shown"
     for name, values in (
-        ("objective", [r["objective"] for r in told]),
-        ("val_mae/charge", [r["val_mae"]["charge"] for r in told]),
-        ("backward_seconds", [r["backward_seconds"] for r in told]),
+        ("objective", [r["objective"] for r in records]),
+        ("val_mae/charge", [r["val_mae"]["charge"] for r in records]),
+        ("backward_seconds", [r["backward_seconds"] for r in records]),
     ):
-        assert [event.step for event in shown.Scalars(name)] == [1, 2, 3]
-        assert [event.value for event in shown.Scalars(name)] == pytest.approx(values, rel=1e-6)
+        assert [event.step for event in accumulator.Scalars(name)] == [1, 2, 3]
+        assert [event.value for event in accumulator.Scalars(name)] == pytest.approx(
+            values, rel=1e-6
+        )
 
 
-def test_a_missing_package_is_said_before_anything_starts(bench, monkeypatch):
+def test_a_missing_package_is_reported_before_anything_starts(bench, monkeypatch):
     bench.configure(tensorboard=True)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ConfigError, match=r"trial.toml: training.tensorboard .*hpo\[tensorboard\]"):

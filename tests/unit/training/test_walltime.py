@@ -9,8 +9,8 @@ from hydragnn_hpo.walltime import WallTime
 
 
 def at(now, **environment):
-    found = WallTime.of(environment)
-    return WallTime(found.end, found.margin, clock=lambda: now)
+    result = WallTime.of(environment)
+    return WallTime(result.end, result.margin, clock=lambda: now)
 
 
 def test_without_a_word_there_is_no_end():
@@ -34,16 +34,16 @@ def test_the_margin_grows_with_checkpoints_and_looks(checkpoint, look, margin):
     assert at(2000.0, HYDRAGNN_HPO_END="1000").near(checkpoint, look)
 
 
-def test_the_margin_can_be_said():
-    said = {"HYDRAGNN_HPO_END": "1000", "HYDRAGNN_HPO_END_MARGIN": "2.5"}
-    assert not at(997.0, **said).near(100.0, 1.0)
-    assert at(998.0, **said).near(100.0, 1.0)
+def test_the_margin_can_be_set():
+    environment = {"HYDRAGNN_HPO_END": "1000", "HYDRAGNN_HPO_END_MARGIN": "2.5"}
+    assert not at(997.0, **environment).near(100.0, 1.0)
+    assert at(998.0, **environment).near(100.0, 1.0)
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "", "nan", "inf", "-1", "12:00"])
 @pytest.mark.parametrize(
     "name", ["HYDRAGNN_HPO_END", "SLURM_JOB_END_TIME", "HYDRAGNN_HPO_END_MARGIN"]
 )
-def test_what_is_no_number_of_seconds_is_told(name, text):
+def test_what_is_no_number_of_seconds_is_reported(name, text):
     with pytest.raises(ConfigError, match=rf"^{name} is '{text}': give a number of seconds, or "):
         WallTime.of({name: text})

@@ -18,7 +18,7 @@ class Store:
     """A store in this process, with the calls that a watchdog makes."""
 
     def __init__(self, **marks):
-        self.found = {key.replace("_", "/"): value for key, value in marks.items()}
+        self.entries = {key.replace("_", "/"): value for key, value in marks.items()}
 
     def clone(self):
         return self
@@ -27,17 +27,17 @@ class Store:
         self.limit = limit
 
     def set(self, key, value):
-        self.found[key] = value.encode()
+        self.entries[key] = value.encode()
 
     def get(self, key):
-        return self.found[key]
+        return self.entries[key]
 
     def check(self, keys):
-        return all(key in self.found for key in keys)
+        return all(key in self.entries for key in keys)
 
     def add(self, key, number):
-        self.found[key] = self.found.get(key, 0) + number
-        return self.found[key]
+        self.entries[key] = self.entries.get(key, 0) + number
+        return self.entries[key]
 
 
 def mark(step, phase, *, since=0.0, silent=0.0, now=1000.0):
@@ -45,7 +45,7 @@ def mark(step, phase, *, since=0.0, silent=0.0, now=1000.0):
 
 
 @pytest.mark.parametrize(
-    ("marks", "said"),
+    ("marks", "message"),
     [
         (
             [mark(121, "backward", since=300)] * 3 + [mark(120, "data", since=301)],
@@ -69,18 +69,18 @@ def mark(step, phase, *, since=0.0, silent=0.0, now=1000.0):
     ],
     ids=["steps", "phase", "checkpoint", "look", "silent", "network"],
 )
-def test_fewer_steps_an_earlier_phase_or_silence_is_behind(marks, said):
+def test_fewer_steps_an_earlier_phase_or_silence_is_behind(marks, message):
     assert name_stragglers(dict(enumerate(marks)), len(marks), now=1000.0, every=5.0).startswith(
-        said
+        message
     )
 
 
 def test_of_many_some_are_named():
     only = name_stragglers({0: mark(1, "data")}, 2, now=1000.0, every=5.0)
     assert only == "rank 1 has never said where it is; rank 0 waits at step 1 (data)"
-    said = name_stragglers({9: mark(3, "update")}, 12, now=1000.0, every=5.0)
-    assert said.count("has never said") == 8
-    assert "; 3 more are behind; rank 9 waits at step 3 (update)" in said
+    message = name_stragglers({9: mark(3, "update")}, 12, now=1000.0, every=5.0)
+    assert message.count("has never said") == 8
+    assert "; 3 more are behind; rank 9 waits at step 3 (update)" in message
 
 
 def watchdog(at, store, limit=0.2, rank=1, world=2):
@@ -102,11 +102,11 @@ def test_who_stands_still_names_the_other_and_ends_with_its_own_code(caplog):
         dog._thread.join(SECONDS)
     assert ended == [STALE]
     assert time.monotonic() - started >= 0.2
-    (said,) = [record.message for record in caplog.records]
+    (message,) = [record.message for record in caplog.records]
     assert re.fullmatch(
         r"rank 1 has not moved for 0.2 s, rank 0 is at step 4 \(data\) for 9\d\d s; "
         r"rank 1 waits at step 4 \(backward\); ending with code 7\.",
-        said,
+        message,
     )
     assert store.get("watchdog/1").startswith(b"4 backward ")
 

@@ -60,7 +60,7 @@ def test_what_fits_is_taken(batch_request, profile):
 
 
 @pytest.mark.parametrize(
-    ("asked", "machine", "says"),
+    ("options", "machine", "says"),
     [
         ({}, {"batch": {"scheduler": "none"}}, "takes no batch jobs"),
         ({"hosts": 11}, {"hosts": 10}, "asks for 11 hosts, machine 'generic-slurm' has 10"),
@@ -82,10 +82,10 @@ def test_what_fits_is_taken(batch_request, profile):
         ({"after": "1,singleton;x"}, {}, "--after is"),
     ],
 )
-def test_what_does_not_is_refused_in_a_sentence(batch_request, profile, asked, machine, says):
+def test_what_does_not_is_refused_in_a_sentence(batch_request, profile, options, machine, says):
     made = profile(**machine)
     with pytest.raises(ConfigError) as refused:
-        check_batch_request(batch_request(**asked), made, made.backend)
+        check_batch_request(batch_request(**options), made, made.backend)
     assert says in str(refused.value)
 
 
@@ -190,7 +190,7 @@ def test_a_process_cancels_its_own_job_and_no_other(schedulers, job_environment,
 )
 def test_a_process_outside_of_our_jobs_cancels_none(schedulers, job_environment):
     assert cancel_own_batch_job({"PATH": os.environ["PATH"], **job_environment}) is None
-    assert not schedulers.asked
+    assert not schedulers.was_called
 
 
 @pytest.mark.parametrize("behaviour", ["exit 1", "exec sleep 600", None])
@@ -278,7 +278,7 @@ def test_a_job_that_could_not_be_taken_back_knows_it_by_the_records(code, now, g
 
 
 @pytest.mark.parametrize(
-    ("code", "own", "progress", "followed", "cancels", "queues_next", "left", "said"),
+    ("code", "own", "progress", "followed", "cancels", "queues_next", "left", "message"),
     [
         (75, link(1, progress=3), 4, True, "none", False, 0, ""),
         (255, link(1, progress=3), 4, True, "none", False, 0, ""),
@@ -292,12 +292,12 @@ def test_a_job_that_could_not_be_taken_back_knows_it_by_the_records(code, now, g
     ],
 )
 def test_the_end_of_a_job_decides_about_the_next(
-    code, own, progress, followed, cancels, queues_next, left, said
+    code, own, progress, followed, cancels, queues_next, left, message
 ):
     """After progress it goes on; what another job would not cure, or did not, ends the chain."""
     decided = decide_end(own, code=code, progress=progress, finished=False, followed=followed)
     assert (decided.cancels, decided.queues_next, decided.code) == (cancels, queues_next, left)
-    assert said in decided.message
+    assert message in decided.message
     finished = decide_end(own, code=0, progress=progress, finished=True, followed=followed)
     assert (finished.cancels, finished.code) == ("all", 0)
 

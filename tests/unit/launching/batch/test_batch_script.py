@@ -180,7 +180,7 @@ def test_a_signal_before_the_program_keeps_it_from_starting(shell, job, send, nu
 
 
 @pytest.mark.parametrize(("behaviour", "code"), [("kill -KILL $$\n", "137"), ("exit 2\n", "2")])
-def test_how_the_program_ended_is_told_and_the_job_ends_as_batch_end_says(
+def test_how_the_program_ended_is_reported_and_the_job_ends_as_batch_end_says(
     shell, job, behaviour, code
 ):
     process = job(behaviour, batch="[ $2 = begin ] || exit 7\n")

@@ -45,11 +45,13 @@ def test_a_folder_that_all_hosts_see_is_fine(check):
 
 
 @pytest.mark.parametrize(
-    ("hidden", "said"),
+    ("hidden", "message"),
     [("n2", "host n2 does not see"), ("n3 n2", r"host n2 \(and 1 more\) does not see")],
 )
-def test_a_host_that_does_not_see_it_is_named(check, hidden, said):
-    with pytest.raises(JobError, match=rf"{said}.*/shared/run: put it on storage that all hosts"):
+def test_a_host_that_does_not_see_it_is_named(check, hidden, message):
+    with pytest.raises(
+        JobError, match=rf"{message}.*/shared/run: put it on storage that all hosts"
+    ):
         check(hidden)
 
 

@@ -39,7 +39,7 @@ def named(token: Path) -> dict[str, str]:
     return {"RAY_AUTH_TOKEN_PATH": str(token)}
 
 
-def test_ray_is_told_to_demand_the_token_and_to_report_nothing(token):
+def test_ray_is_set_to_demand_the_token_and_to_report_nothing(token):
     given = {"PATH": "/bin", "RAY_AUTH_MODE": "disabled", "ROCR_VISIBLE_DEVICES": "0,1"}
     assert ray_environment(given | named(token)) == {
         "PATH": "/bin",
@@ -242,7 +242,7 @@ def test_the_end_of_an_agent_is_news(make, code, output, kind, reason):
     assert transport.poll() == []
 
 
-def test_a_lost_driver_is_replaced_and_told_what_it_may_not_know(make, tmp_path):
+def test_a_lost_driver_is_replaced_and_sent_what_it_may_not_know(make, tmp_path):
     transport = make()
     call = AgentCall(tmp_path, "tag", 1)
     transport.start(HOSTS[:2], call)

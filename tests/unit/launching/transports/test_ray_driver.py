@@ -72,8 +72,8 @@ def reservations(hosts=0, excluded=(), reserved=()):
 def update(books, ours, *, extend=True):
     """Look at the cluster twice, as a group that is requested is seen the next time."""
     for _ in range(2):
-        found = ours.update(books.nodes, extend=extend)
-    return found.reserved
+        result = ours.update(books.nodes, extend=extend)
+    return result.reserved
 
 
 def test_no_more_hosts_are_held_than_wanted_and_none_that_others_use_or_that_is_excluded(books):

@@ -29,16 +29,16 @@ def test_the_best_so_far_by_trials_and_by_slot_seconds(tmp_path):
     events += [placed(30, "t2", "a:0"), ended(35, "t2", "stopped", 0.7)]
     events += [at(35, "promoted", trials=["t0"], until=8, last=False)]
     events += [placed(40, "t0", "a:0", until=8), ended(41, "t0", "completed", 0.4)]
-    found = progress.collect_results(facts_of(tmp_path, events))
-    said = [(r.trial, r.score, r.trials, r.seconds, r.best) for r in found]
-    assert said == [
+    results = progress.collect_results(facts_of(tmp_path, events))
+    rows = [(r.trial, r.score, r.trials, r.seconds, r.best) for r in results]
+    assert rows == [
         ("t0", 0.5, 1, 20.0, 0.5),
         ("t2", 0.7, 3, 20.0 + 20.0 + 5.0, 0.5),  # t1 failed, but it was a trial
         ("t0", 0.4, 3, 46.0, 0.4),
     ]
-    assert progress.first_within(found, 1.3).trial == "t0"
-    assert progress.first_within(found, 1.3).seconds == 20.0
-    assert progress.first_within(found, 1.0).seconds == 46.0
+    assert progress.first_within(results, 1.3).trial == "t0"
+    assert progress.first_within(results, 1.3).seconds == 20.0
+    assert progress.first_within(results, 1.0).seconds == 46.0
 
 
 def test_nothing_to_tell_yet(tmp_path):
@@ -46,13 +46,13 @@ def test_nothing_to_tell_yet(tmp_path):
     assert texts(progress.make_section(facts)) == ["No trial has a result yet."]
     assert texts(costs.make_section(facts)) == ["No epoch with a predicted time has ended yet."]
     assert len(texts(failures.make_section(facts))) == 1
-    said = " ".join(texts(headline.make_section(facts)))
-    assert "no trial has a result" in said
+    message = " ".join(texts(headline.make_section(facts)))
+    assert "no trial has a result" in message
 
 
 def numbers_of(section):
-    shown = (block.numbers for block in section.blocks if hasattr(block, "numbers"))
-    return {number.key: number for numbers in shown for number in numbers}
+    numbers_by_block = (block.numbers for block in section.blocks if hasattr(block, "numbers"))
+    return {number.key: number for numbers in numbers_by_block for number in numbers}
 
 
 def test_a_campaign_at_work_shows_first_how_far_it_is_and_what_runs(tmp_path):
@@ -62,13 +62,13 @@ def test_a_campaign_at_work_shows_first_how_far_it_is_and_what_runs(tmp_path):
     events += [ended(22, "t0", "stopped", 0.5), placed(22, "t1", "a:0")]
     events += [trained(22 + 3 * k, "t1", k, 0.6, 3.0) for k in (1, 2)]
     section = headline.make_section(facts_of(tmp_path, events, rungs=(4,)))
-    shown = numbers_of(section)
-    assert list(shown)[:3] == ["progress", "left", "running"]
-    assert shown["progress"].value == 0.25
-    assert shown["progress"].note == "1 of 4, searching"
+    numbers = numbers_of(section)
+    assert list(numbers)[:3] == ["progress", "left", "running"]
+    assert numbers["progress"].value == 0.25
+    assert numbers["progress"].note == "1 of 4, searching"
     # 2 + 2 * 4 epochs of 3 s on two slots, longer than the running trial's 6 s, and idle time.
-    assert 15.0 < shown["left"].value < 30.0
-    assert shown["running"].value == 1
+    assert 15.0 < numbers["left"].value < 30.0
+    assert numbers["running"].value == 1
     running = next(b for b in section.blocks if isinstance(b, Table) and b.key == "running_trials")
     keys = [column.key for column in running.columns]
     row = dict(zip(keys, running.rows[0], strict=True))
@@ -83,16 +83,16 @@ def test_the_verdict_of_the_summary_stands_first_and_what_is_no_verdict_is_left_
         {"head": "gap", "rule": "c", "level": "warning"},
         "no sentence",
     ]
-    for content, shown in (
+    for content, expected in (
         ({"verdict": given}, ((("good", "It works."),), (("note", "<b>Loud</b>"),))),
         ({"verdict": "none"}, ()),
         ({}, ()),
         ([], ()),
     ):
         facts.run.summary.write_text(json.dumps(content))
-        assert headline.read_verdict(facts) == shown
+        assert headline.read_verdict(facts) == expected
         first = headline.make_section(facts).blocks[0]
-        assert isinstance(first, Verdict) == bool(shown)
+        assert isinstance(first, Verdict) == bool(expected)
     facts.run.summary.write_text("[")
     assert headline.read_verdict(facts) == ()
 
@@ -108,9 +108,9 @@ def test_an_epoch_that_was_trained_twice_counts_once(tmp_path):
 def test_of_many_curves_the_best_and_an_even_sample_are_drawn():
     known = {f"t{k}": (list(range(10)), [1.0] * 10) for k in range(3000)}
     best = [f"t{k}" for k in range(500)]
-    found = progress.choose_curves(known, best)
-    assert found[:120] == best[:120]
-    assert 200 <= len(found) == len(set(found)) <= progress.MOST_TRIALS
+    results = progress.choose_curves(known, best)
+    assert results[:120] == best[:120]
+    assert 200 <= len(results) == len(set(results)) <= progress.MOST_TRIALS
     assert progress.choose_curves({"t1": ([1], [2.0])}, []) == ["t1"]
 
 
@@ -124,22 +124,22 @@ def failed_run(tmp_path):
 
 def test_failures_show_the_last_lines_of_the_log_or_the_message(tmp_path):
     facts = failed_run(tmp_path)
-    said = next(b for b in failures.make_section(facts).blocks if isinstance(b, Code))
-    assert said.text.startswith("Traceback\nKeyError: <b>x</b>")
-    assert said.text.endswith(f"$ hydragnn-hpo retry {tmp_path} t0")
+    code_block = next(b for b in failures.make_section(facts).blocks if isinstance(b, Code))
+    assert code_block.text.startswith("Traceback\nKeyError: <b>x</b>")
+    assert code_block.text.endswith(f"$ hydragnn-hpo retry {tmp_path} t0")
     log = facts.run.trial("t0").attempt(1) / "log"
     log.parent.mkdir(parents=True)
     log.write_bytes(b"".join(b"line %d\n" % k for k in range(99_999)) + b"\xff" + 900 * b"x")
-    said = next(b for b in failures.make_section(facts).blocks if isinstance(b, Code)).text
-    lines = said.splitlines()
+    code_block = next(b for b in failures.make_section(facts).blocks if isinstance(b, Code)).text
+    lines = code_block.splitlines()
     assert lines[0] == "line 99992"
     assert len(lines[7]) == failures.WIDTH
     assert len(lines) == 10
 
 
 def test_a_name_that_a_shell_would_obey_is_quoted():
-    said = failures.retry_command(RunDir("a b").path, "t1; rm -rf $HOME")
-    assert said == "hydragnn-hpo retry 'a b' 't1; rm -rf $HOME'"
+    command = failures.retry_command(RunDir("a b").path, "t1; rm -rf $HOME")
+    assert command == "hydragnn-hpo retry 'a b' 't1; rm -rf $HOME'"
 
 
 def test_failures_are_counted(tmp_path):
@@ -190,18 +190,18 @@ def test_predicted_and_actual_seconds(tmp_path):
     events = [*proposed("t0", "t1", "t2")]
     predicted = {"t0": 2.0, "t1": 4.0, "t2": 1.0}
     for name, seconds in (("t0", (3.0, 1.0, 9.0)), ("t1", (4.0,)), ("t2", (8.0,))):
-        told = {"predicted_epoch_seconds": predicted[name], "predicted_seconds": 6.0}
-        events += [placed(1, name, "a:0", **told)]
+        fields = {"predicted_epoch_seconds": predicted[name], "predicted_seconds": 6.0}
+        events += [placed(1, name, "a:0", **fields)]
         events += [trained(2 + k, name, 1 + k, 0.5, s) for k, s in enumerate(seconds)]
     events += [
         ended(10, "t0", "stopped", 0.5, reason=None),
         ended(11, "t1", "stopped", 0.5, reason="median"),
     ]
     facts = facts_of(tmp_path, events)
-    found = {n.key: n.value for n in costs.make_section(facts).blocks[0].numbers}
+    actual = {n.key: n.value for n in costs.make_section(facts).blocks[0].numbers}
     # Sorted ratios are 1, 1.5 and 8; the 10th percentile lies a fifth of the way to the median.
     ratios = {"epoch_low": 1.1, "epoch_ratio": 1.5, "epoch_high": 1.5 + 0.8 * 6.5}
-    assert found == pytest.approx({**ratios, "attempt_ratio": 1.5})
+    assert actual == pytest.approx({**ratios, "attempt_ratio": 1.5})
 
 
 def test_each_rung_is_counted(tmp_path):

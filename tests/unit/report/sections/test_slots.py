@@ -17,7 +17,7 @@ from hydragnn_hpo.report.sections.slots import (
 )
 
 
-class Told:
+class FakeCourse:
     """A course that was made up."""
 
     def __init__(self, names, bars, seconds, why="tail"):
@@ -37,7 +37,7 @@ def test_bars_are_painted_over_why_slots_would_be_idle():
         Bar("t7@9", ("a:0",), 1.0, 3.0, "training"),
         Bar("t8@9", ("a:0", "b:0"), 4.4, 4.6, "lost"),
     ]
-    course = Told(["a:0", "b:0"], bars, 6.0)
+    course = FakeCourse(["a:0", "b:0"], bars, 6.0)
     background = paint_idle(course, course.slots, np.arange(6) + 0.5)
     away, start, lost = (KINDS.index(kind) for kind in ("away", "start-up", "lost"))
     assert rows(background) == ["......", f"..{away}{away}.."]
@@ -51,7 +51,7 @@ def test_bars_are_painted_over_why_slots_would_be_idle():
 
 def test_a_bar_between_two_middles_is_left_out():
     bars = [Bar("t1@9", ("a:0",), 0.6, 1.4, "training")]
-    course = Told(["a:0"], bars, 6.0)
+    course = FakeCourse(["a:0"], bars, 6.0)
     background = paint_idle(course, course.slots, np.arange(6) + 0.5)
     assert rows(paint_bars(course, course.slots, background, lambda bar: FIRST_COLOUR)) == [6 * "."]
 
@@ -67,7 +67,7 @@ def test_a_whole_machine_takes_little_room():
         Bar(f"t{k:04d}@9", tuple(names[k * 37 : k * 37 + 128]), 1.0 * k, k + 400.0, "training")
         for k in range(2000)
     ]
-    figure = slots.draw_raster(Told(names, bars, 2400.0))
+    figure = slots.draw_raster(FakeCourse(names, bars, 2400.0))
     assert sum(trace["z"].nbytes for trace in figure.data if "z" in trace) <= 2 * slots.CELLS
     assert "Shown are 192 of 75,264 slots" in figure.caption
 
@@ -129,7 +129,7 @@ def test_slots_and_attempts_are_counted(tmp_path):
     facts = facts_of(
         tmp_path, [*events(), placed(131, "t1", "a:0", "b:0"), ended(140, "t1", "failed")]
     )
-    found = {n.key: n.value for n in slots.make_section(facts).blocks[0].numbers}
+    result = {n.key: n.value for n in slots.make_section(facts).blocks[0].numbers}
     counts = {"hosts": 2, "slots": 2, "duration": 40.0, "attempts": 3, "wide_attempts": 1}
-    assert {key: found[key] for key in counts} == counts
-    assert found["first_step"] == 0.5
+    assert {key: result[key] for key in counts} == counts
+    assert result["first_step"] == 0.5
