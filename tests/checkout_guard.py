@@ -69,7 +69,7 @@ def list_entries() -> set[str]:
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]:
+def test_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]:
     """Paths of folders that do not exist yet, for tests to run in."""
     base = tmp_path_factory.mktemp("folders")
     sys.addaudithook(record_access)
@@ -79,9 +79,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]
 
 
 @pytest.fixture(autouse=True)
-def own_folder(folders: Iterator[Path]) -> Iterator[Path]:
+def own_folder(test_folders: Iterator[Path]) -> Iterator[Path]:
     """The empty folder in which a test runs."""
-    folder = next(folders)
+    folder = next(test_folders)
     folder.mkdir()
     os.chdir(folder)
     yield folder

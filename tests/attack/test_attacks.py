@@ -6,7 +6,7 @@
 import random
 
 import pytest
-from drawing import generate
+from drawing import GENERATORS, generate
 from known_defects import KNOWN
 from sandbox import Case, End, Sandbox, judge
 from scarcity import kills
@@ -134,11 +134,19 @@ def test_a_campaign_at_width_two_ends_the_same_whatever_is_killed(sandbox):
     assert "killed: ['" in verdict.out, "nothing was killed"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seed", "count"), [(SEED, 40), pytest.param(SEED + 1, 200, marks=pytest.mark.stress)]
-)
-def test_drawn_cases_end_well(sandbox, seed, count):
-    verdicts = [sandbox.run(case) for case in generate(seed, count)]
+def check_cases(sandbox, cases):
+    """Run cases, and list those that do not end well."""
+    verdicts = [sandbox.run(case) for case in cases]
     bad = [each for each in verdicts if each.kind not in ("clean", "skipped")]
     assert not bad, "\n".join(f"{v.kind} {v.case.name} {v.case.argv}: {v.why}" for v in bad)
+
+
+@pytest.mark.slow
+def test_two_cases_of_each_kind_end_well(sandbox):
+    kinds = [make for make in GENERATORS if make is not kills]
+    check_cases(sandbox, (make(random.Random(f"{SEED}-{n}")) for make in kinds for n in range(2)))
+
+
+@pytest.mark.stress
+def test_drawn_cases_end_well(sandbox):
+    check_cases(sandbox, generate(SEED, 200))

@@ -39,12 +39,21 @@ ROOM = "hydragnn_hpo.training"
 
 
 def killed_in(step):
-    """Let this process be killed when it has the gradient of a step, but no new weights."""
-    real = Stepper._piece
+    """Let this process be killed when it has the gradient of a step, but no new weights.
+
+    A checkpoint that it writes in the background is on disk by then.
+    """
+    real, save, savers = Stepper._piece, checkpoint_saver.CheckpointSaver.save, []
+
+    def noted_save(self, *arguments, **options):
+        savers.append(self)
+        save(self, *arguments, **options)
 
     def piece(self, *arguments, **options):
         result = real(self, *arguments, **options)
         if self.step_is == step:
+            for saver in savers[-1:]:
+                saver._background.wait()
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
@@ -55,6 +64,7 @@ def killed_in(step):
         return take(self, *arguments, **options)
 
     Stepper._piece, Stepper.take_step = piece, noted
+    checkpoint_saver.CheckpointSaver.save = noted_save
 
 
 def before_step(do):
