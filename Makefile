@@ -17,8 +17,8 @@ WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 # Slow tests that failed (exit code 1) have a second try.
 SECOND_TRY := || { [ $$? = 1 ] && $(MAKE) --no-print-directory test-again; }
 # What tests take at most, see tests/README.md; ruff and mypy come on top.
-CPU_MINUTES := 26
-SLICES := 5
+CPU_MINUTES := 20
+SLICES := 4
 SLICE ?= $(shell $(PYTHON) -c "print(int('$$(git rev-parse HEAD)', 16) % $(SLICES))")
 
 test: lint
