@@ -290,6 +290,7 @@ def test_a_click_on_a_point_shows_its_structure(browser, url):
 
 def test_a_click_on_a_trial_opens_its_details(browser, url):
     with browser.page(url) as seen:
+        seen.draw_all()  # a chart that is drawn on the way may move the button away
         page = seen.page
         button = page.locator("#members button[data-opens=trial]").first
         name = button.inner_text()
