@@ -24,9 +24,9 @@ SLICE ?= $(shell $(PYTHON) -c "print(int('$$(git rev-parse HEAD)', 16) % $(SLICE
 test: lint
 	$(PYTEST) $(WORKERS) -m "not stress and not release" --cpu-budget $(CPU_MINUTES) $(SECOND_TRY)
 
-# The quick tests: they compute all the time, so two workers are enough for two cores.
+# The quick tests wait little: three workers keep two cores busy.
 test-fast: $(READY)
-	$(PYTEST) -n 2 --dist loadfile -m "not slow and not gpu"
+	$(PYTEST) -n 3 --dist loadfile -m "not slow and not gpu"
 
 # What is repeated over every conv, backend, command and surrounding; kills in numbers; Slurm and Ray.
 test-stress: $(READY)
