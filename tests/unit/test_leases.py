@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +28,16 @@ from hydragnn_hpo.leases import (
     find_controller,
     read_release_reason,
 )
+
+
+def test_a_lease_holds_the_boot_and_the_start_of_its_process(tmp_path):
+    """So a process that gets its pid later is not taken for it; proc_pid_stat(5), field 22."""
+    lease = ControllerLease(tmp_path)
+    born = json.loads(lease.path.read_text())["born"]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    assert born == f"{boot}/{after_name[22 - 3]}"
+    lease.release()
 
 
 def test_epochs_rise_and_a_released_lease_is_free(tmp_path):
