@@ -146,9 +146,20 @@ class ElementBaseline(TypedDict):
     by_number: list[float]
     """Coefficients by atomic number, [119]; 0 for elements that the train split lacks."""
     mean: float
-    """Constant added to the sum or mean of the coefficients over the atoms."""
+    """Constant added to the mean of the coefficients over the atoms; 0 where they are summed."""
     std: float
-    """Standard deviation of the residuals."""
+    """Standard deviation of the residuals; for sums about 0."""
+
+
+class AtomMean(TypedDict):
+    """Fit of an extensive target by the same number for every atom, on the train split."""
+
+    mean: float
+    """Sum of the values over the number of atoms, in the target's unit."""
+    std: float
+    """Root mean square of what is left, in the target's unit."""
+    atoms: int
+    """Atoms of the structures with a value."""
 
 
 class SpectrumAxis(TypedDict):
@@ -177,6 +188,8 @@ class TargetStats(TypedDict):
     """Internal unit; ends with ``/atom`` if the value is per atom."""
     energy: NotRequired[Literal["total", "per_atom"] | None]
     """Set only for energies, from which forces can be derived."""
+    extensive: NotRequired[bool | None]
+    """True for a sum over atoms; total energies are one without it."""
     derived_from: NotRequired[str | None]
     """Name of the energy whose derivative this is; set for forces and stress."""
     description: NotRequired[str]
@@ -212,6 +225,9 @@ class TargetStats(TypedDict):
     """Mean absolute deviation from the mean, in the unit."""
     elements: NotRequired[ElementBaseline | None]
     """Baseline per element; null for vectors, tensors and targets that several data sets share."""
+    atom_mean: NotRequired[AtomMean]
+    """Mean per atom; absent for targets that are not extensive, and in older stores, which have a
+    constant in ``elements``."""
 
 
 class AttributeStats(TypedDict):

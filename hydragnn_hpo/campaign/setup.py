@@ -26,8 +26,10 @@ from hydragnn_hpo.config import (
     compute_epoch_size,
     dump_config,
     fill_arguments,
+    is_extensive,
     load_config,
     parse_config,
+    pool_of,
     targets_of,
     unite_targets,
 )
@@ -383,6 +385,13 @@ def check_corners(config: CampaignConfig, data: DataFacts) -> None:
         if data.attributes is not None:
             fit["attributes"] = dict.fromkeys(data.attributes)
         parse_config(fit, TrialHeads, where=where)
+        for name, head in made.heads.items():
+            target = data.targets[name]
+            if is_extensive(target) and pool_of(head, target) != "contributions":
+                raise ConfigError(
+                    f"{where}: head '{name}' has pool = '{head.pool}', by which two molecules far "
+                    "apart would not have the sum of both, as a sum over atoms must: drop pool."
+                )
         if made.model.cutoff > data.cutoff:
             raise ConfigError(
                 f"{where}: model.cutoff is {made.model.cutoff:g} angstrom, the card's edges end "

@@ -105,11 +105,12 @@ def info(
 ) -> None:
     """Check every checksum and show what an ensemble predicts, from what data, by whom."""
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.ensemble import read_artefact, render_model_card
+    from hydragnn_hpo.ensemble import find_constants, read_artefact, render_model_card
 
     content = read_artefact(ensemble_file(path))
     if card:
-        typer.echo(render_model_card(content.manifest, content.configs))
+        constants = find_constants(content.manifest, content.weights)
+        typer.echo(render_model_card(content.manifest, content.configs, constants))
     elif as_json:
         typer.echo(_info_json(content))
     else:

@@ -455,6 +455,11 @@ def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
         f"warning: --keep {key}: no structure has such a key; correct it or leave it out."
         for key in outcome.lacking
     ]
+    lines += [
+        f"warning: {name} has a constant of {constant:.4g} once for each structure, as in nets of "
+        "earlier versions: train again, or compare structures of one size only."
+        for name, constant in outcome.constants.items()
+    ]
     for line in lines:
         typer.echo(line, err=True)
 

@@ -25,6 +25,7 @@ from hydragnn_hpo.units import inside, is_unit
 
 if TYPE_CHECKING:
     from hydragnn_hpo.file_records import (
+        AtomMean,
         AttributeStats,
         SizeSummary,
         StoreStats,
@@ -226,22 +227,22 @@ def check_kind(target: TargetKind) -> None:
 
 
 def check_derivatives(targets: Mapping[str, TargetKind]) -> None:
-    """Check that targets with ``derived_from`` are forces or stress of a total energy.
+    """Check that targets with ``derived_from`` are forces or stress of an energy.
 
     Args:
         targets: by name; an energy that is absent is not checked.
 
     Raises:
-        ValueError: one is of another kind, or what it names is no total energy.
+        ValueError: one is of another kind, or what it names is no energy.
     """
     for name, target in targets.items():
         if target.derived_from is None:
             continue
         energy = targets.get(target.derived_from)
-        if energy is not None and energy.energy != "total":
+        if energy is not None and energy.energy is None:
             raise ValueError(
-                f"targets.{name}.derived_from is '{target.derived_from}', which is no target "
-                'with energy = "total": correct the name, or set energy there.'
+                f"targets.{name}.derived_from is '{target.derived_from}', which is no energy: "
+                "correct the name, or set energy there."
             )
         kinds = {("node", "vector"): "eV/angstrom", ("graph", "tensor"): "eV/angstrom^3"}
         unit = kinds.get((target.level, target.shape))
@@ -317,12 +318,16 @@ class TargetConfig(Config):
     energy: Literal["total", "per_atom"] | None = None
     """Set for energies: an ASE calculator multiplies ``per_atom`` by the number of atoms."""
 
+    extensive: bool = False
+    """Whether a number of structures is a sum over their atoms, as total energies always are:
+    two molecules far apart then have the sum of both, and a supercell a multiple of its cell."""
+
     per_atom: bool = False
     """Divide the file's value by the number of atoms; ``unit`` is that of the undivided value."""
 
     derived_from: str | None = None
-    """The total energy this is a derivative of: forces (a vector per atom, minus the gradient) or
-    stress (a tensor per structure, positive when tensile, as in ASE)."""
+    """The energy whose total this is a derivative of: forces (a vector per atom, minus the
+    gradient) or stress (a tensor per structure, positive when tensile, as in ASE)."""
 
     origin: Literal["mass", "geometry", "none"] | None = None
     """For vectors and tensors of structures, as dipoles. The centre of ``mass`` (if left out) or of
@@ -406,6 +411,16 @@ class TargetConfig(Config):
             raise ValueError(
                 "per_atom divides graph-level values; energies say so by their own "
                 'energy = "total" or "per_atom": drop one of the two.'
+            )
+        if self.extensive and not (
+            self.level == "graph"
+            and self.shape == "scalar"
+            and not self.per_atom
+            and self.energy != "per_atom"
+        ):
+            raise ValueError(
+                "extensive is for a number per structure that is not divided by its atoms: drop "
+                "extensive, or correct level, shape, energy and per_atom."
             )
         if self.per_atom and not is_unit(divided := f"{inside(self.unit)[1]}/atom"):
             raise ValueError(
@@ -613,8 +628,8 @@ class CardConfig(Config):
         for name, target in self.targets.items():
             if target.derived_from is not None and target.derived_from not in self.targets:
                 raise ValueError(
-                    f"targets.{name}.derived_from is '{target.derived_from}', which is no target "
-                    'with energy = "total": correct the name, or set energy there.'
+                    f"targets.{name}.derived_from is '{target.derived_from}', which is no target: "
+                    "correct the name, or add that energy."
                 )
         check_derivatives(self.targets)
         for name, target in self.targets.items():
@@ -646,7 +661,7 @@ class CardConfig(Config):
 
 AGREE = (
     *("level", "shape", "size", "classes", "unit", "energy", "derived_from", "bounds", "sum"),
-    *("origin", "charge"),
+    *("origin", "charge", "extensive"),
 )
 """What must be the same where data sets share a target."""
 
@@ -761,6 +776,7 @@ def targets_of(card: CardConfig) -> dict[str, "TargetStats"]:
         known = target.model_dump(exclude=own)
         known |= {"unit": f"{unit}/atom" if target.per_atom else unit, "bounds": target.bounds}
         known["sum"] = target.total
+        known["extensive"] = target.extensive or None
         targets[name] = cast("TargetStats", known)
     return targets
 
@@ -881,6 +897,9 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     spread = math.sqrt(mean_of(squares))
     if first["shape"] == "class":
         spread = class_entropy(means)
+    atom_mean = _pool_atom_means(several)
+    if atom_mean is not None:
+        first = {**first, "atom_mean": atom_mean}
     return {
         **first,
         "mean": mean,
@@ -891,6 +910,22 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
         "count": total,
         "elements": None,
     }
+
+
+def _pool_atom_means(several: Sequence["TargetStats"]) -> "AtomMean | None":
+    """Pool the means per atom of an extensive target; None for others, and of older stores."""
+    known = [target["atom_mean"] for target in several if "atom_mean" in target]
+    if len(known) < len(several):
+        return None
+    counts = [target["count"] for target in several]
+    atoms = sum(each["atoms"] for each in known)
+    mean = math.fsum(each["mean"] * each["atoms"] for each in known) / atoms
+    squares = [
+        n * (each["std"] ** 2 + ((each["mean"] - mean) * each["atoms"] / n) ** 2)
+        for n, each in zip(counts, known, strict=True)
+    ]
+    spread = math.sqrt(math.fsum(squares) / sum(counts))
+    return {"mean": mean, "std": spread or 1.0, "atoms": atoms}
 
 
 def _sizes(sizes: Sequence["SizeSummary"], stats: Sequence["StoreStats"]) -> "SizeSummary":

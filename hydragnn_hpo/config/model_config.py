@@ -66,10 +66,11 @@ class HeadConfig(Config):
     """Baseline to which the head predicts the difference. ``elements``: one number per element
     (scalars only). ``mean``: the mean of the target."""
 
-    pool: Literal["mean", "sum", "max", "attention", "contributions"] = "mean"
+    pool: Literal["mean", "sum", "max", "attention", "contributions"] | None = None
     """How a graph head pools its nodes. ``mean``, ``sum``, ``max`` and (learned) ``attention`` pool
     node features before the MLP. ``contributions`` pools the MLP's output per node: the sum for
-    total energies, else the mean."""
+    extensive targets, as total energies, else the mean; extensive targets have no other pool. If
+    left out, ``contributions`` for energies and extensive targets, else ``mean``."""
 
     branch: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]*$")] = ""
     """Graph heads of the same branch share the MLP of ``model.shared_layers``. If several data sets
@@ -220,7 +221,8 @@ class ModelConfig(Config):
 
 
 Target = Mapping[str, Any]
-"""``level``, ``shape``, ``size`` and ``derived_from`` of a target; further keys are not read."""
+"""``level``, ``shape``, ``size``, ``derived_from``, ``energy`` and ``extensive`` of a target;
+further keys are not read."""
 
 
 def is_by_gradient(head: HeadConfig, target: Target) -> bool:
@@ -301,6 +303,17 @@ def count_channels(target: Target, vectors: bool) -> DirectedChannels:
         return DirectedChannels(int(vectors), vectors + positions)
     products = TENSOR_CHANNELS * vectors + (1 + vectors) * positions
     return DirectedChannels((2 * TENSOR_CHANNELS + positions) * vectors, products + 1)
+
+
+def is_extensive(target: Target) -> bool:
+    """Check whether a target is a sum over the atoms of a structure."""
+    return target.get("energy") == "total" or bool(target.get("extensive"))
+
+
+def pool_of(head: HeadConfig, target: Target) -> str:
+    """Return how the head of a target of structures pools its nodes."""
+    sums = target.get("energy") is not None or is_extensive(target)
+    return head.pool or ("contributions" if sums else "mean")
 
 
 def reads_positions(target: Target) -> bool:

@@ -9,15 +9,31 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import MAX_ELEMENT, TargetConfig, class_entropy, weigh_sum
+from hydragnn_hpo.config import (
+    MAX_ELEMENT,
+    TargetConfig,
+    class_entropy,
+    is_extensive,
+    weigh_sum,
+)
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.file_records import AttributeStats, ElementBaseline, SpectrumAxis, TargetStats
+from hydragnn_hpo.file_records import (
+    AtomMean,
+    AttributeStats,
+    ElementBaseline,
+    SpectrumAxis,
+    TargetStats,
+)
 from hydragnn_hpo.units import inside
 
 RIDGE = 0.1
 """Ridge penalty: it weighs as much as this number of structures (or atoms) of the pure element, and
 pulls the coefficients of elements that are rare in train towards 0."""
+
+REFITS = 10
+"""Fits of an extensive target, each of what the one before leaves. What the data determine is then
+free of the penalty; what they do not, as where all have one composition, stays as it was."""
 
 SMALLEST = 1e-3
 """Smallest standard deviation after the fit, as a share of that before it."""
@@ -28,10 +44,11 @@ Array = NDArray[np.float64]
 def fit_element_baseline(
     columns: Columns, name: str, target: TargetConfig, mean: float
 ) -> ElementBaseline | None:
-    """Fit ``target - mean`` by one coefficient per element, by ridge regression on train.
+    """Fit a target by one coefficient per element, by ridge regression on train.
 
-    Graph targets are regressed on the composition (fractions of elements; counts for total
-    energies), node targets on the node's own element.
+    ``target - mean`` is regressed on the composition (fractions of elements) for graphs, on the
+    node's own element for nodes. An extensive target is regressed on the counts of elements, as a
+    difference from its mean per atom, and has no constant: a supercell must have a multiple.
 
     Args:
         columns: graphs of all splits; positions and edges may be missing.
@@ -45,6 +62,8 @@ def fit_element_baseline(
     """
     if target.width != 1:
         return None
+    if target.energy == "total" or target.extensive:
+        return _fit_sums(columns, name)
     fit = _fit_nodes if target.level == "node" else _fit_graphs
     numbers, before, after = fit(columns, name, target, mean)
     spread = max(float(np.std(after)), SMALLEST * float(np.std(before)))
@@ -67,28 +86,55 @@ def _fit_nodes(
 def _fit_graphs(
     columns: Columns, name: str, target: TargetConfig, mean: float
 ) -> tuple[Array, Array, Array]:
-    """Fit a graph target.
-
-    Counts are centred before the fit, because the mean energy is that of the mean composition, not
-    that of a structure without atoms. Fractions sum to 1 and need no centring.
+    """Fit a graph target; fractions sum to 1 and need no centring.
 
     Returns:
         Coefficient by atomic number, [119], and the known values of the train split minus their
         mean, before and after the fit is subtracted, [known graphs].
     """
     rows = (columns.split == 0) & columns.masks[name]
-    graph, element, weight = _composition(columns, rows, fractions=target.energy != "total")
+    graph, element, weight = _composition(columns, rows, fractions=True)
     values = columns.targets[name][rows, 0] - mean
-    size, count = MAX_ELEMENT + 1, len(values)
-    gram = _gram(graph, element, weight)
-    moment = _sums(element, weight * values[graph], size)
-    if target.energy == "total":
-        centre = _sums(element, weight, size) / count
-        gram -= count * centre[:, None] * centre
-        moment -= centre * values.sum()
-    numbers = _solve(gram + RIDGE * np.eye(size), moment)
-    explained = _sums(graph, weight * numbers[element], count)
+    moment = _sums(element, weight * values[graph], MAX_ELEMENT + 1)
+    numbers = _solve(_gram(graph, element, weight) + RIDGE * np.eye(len(moment)), moment)
+    explained = _sums(graph, weight * numbers[element], len(values))
     return numbers, values, values - explained
+
+
+def _fit_sums(columns: Columns, name: str) -> ElementBaseline:
+    """Fit an extensive target; see ``fit_element_baseline``."""
+    rows = (columns.split == 0) & columns.masks[name]
+    graph, element, counts = _composition(columns, rows, fractions=False)
+    values = columns.targets[name][rows, 0]
+    own = fit_atom_mean(values, columns.num_nodes()[rows])
+    size = MAX_ELEMENT + 1
+    gram = _gram(graph, element, counts)
+    numbers = own["mean"] * (np.diag(gram) > 0)
+    moment = _sums(element, counts * values[graph], size) - (gram * numbers).sum(axis=1)
+    for _ in range(REFITS):
+        change = _solve(gram + RIDGE * np.eye(size), moment)
+        numbers, moment = numbers + change, moment - (gram * change).sum(axis=1)
+    left = values - _sums(graph, counts * numbers[element], len(values))
+    spread = max(_root_mean_square(left), SMALLEST * own["std"])
+    return {"by_number": [float(value) for value in numbers], "mean": 0.0, "std": spread}
+
+
+def fit_atom_mean(values: Array, atoms: NDArray[np.int64]) -> AtomMean:
+    """Fit an extensive target by the same number for every atom.
+
+    Args:
+        values: values of structures, [G].
+        atoms: their numbers of atoms, [G].
+    """
+    mean = float(values.sum() / atoms.sum())
+    spread = _root_mean_square(values - mean * atoms)
+    scale = float(np.abs(values).max())
+    small = spread <= 1e-12 * max(1.0, scale)
+    return {"mean": mean, "std": 1.0 if small else spread, "atoms": int(atoms.sum())}
+
+
+def _root_mean_square(values: Array) -> float:
+    return float(np.sqrt(np.square(values).mean()))
 
 
 def _composition(
@@ -193,11 +239,14 @@ def refit_target_stats(columns: Columns, name: str, stats: TargetStats) -> Targe
         size=stats.get("size"),
         classes=tuple(stats.get("classes") or ()) or None,
         energy=stats.get("energy"),
+        extensive=bool(stats.get("extensive")),
         derived_from=stats.get("derived_from"),
     )
     fitted = fit_target_stats(columns, {name: target})[name]
     if "means" in fitted:
         stats = {**stats, "means": fitted["means"]}
+    if "atom_mean" in fitted:
+        stats = {**stats, "atom_mean": fitted["atom_mean"]}
     return {
         **stats,
         "mean": fitted["mean"],
@@ -252,11 +301,14 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
         "mad": float(np.abs(away).mean()),
         "elements": fit_element_baseline(columns, name, target, mean),
     }
+    _copy_settings(target, stats)
+    if is_extensive(stats):
+        rows = train & columns.masks[name]
+        stats["atom_mean"] = fit_atom_mean(values[:, 0], columns.num_nodes()[rows])
     if means is not None:
         stats["means"] = means
     if means is not None and target.shape == "class":
         stats["std"] = stats["mad"] = class_entropy(means) or 1.0
-    _copy_settings(target, stats)
     if target.total is not None:
         stats["sum_miss"] = _measure_sum_miss(columns, name, target.total)
     return stats
@@ -264,6 +316,8 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
 
 def _copy_settings(target: TargetConfig, stats: TargetStats) -> None:
     """Add the optional settings of a target to its statistics, where they are set."""
+    if target.extensive:
+        stats["extensive"] = True
     if target.bounds is not None:
         stats["bounds"] = target.bounds
     if target.total is not None:

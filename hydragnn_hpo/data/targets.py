@@ -675,7 +675,7 @@ class _Proposer:
         extensive = growth == "extensive" and energy is None and not per_atom
         without_head = self.has_forces and unit.sure == "unknown" and energy is None
         if extensive:
-            why.append("grows with the structure")
+            why.append("extensive: it grows with the number of atoms, as a sum over them")
         if len(np.unique(values)) == 2:
             is_number = extensive or energy is not None or unit.sure != "unknown"
             if not is_number and (classes := _find_two_classes(values)):

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.ensemble.artefact import ArtefactContent, Manifest, read_artefact
+    from hydragnn_hpo.ensemble.artefact import (
+        ArtefactContent,
+        Manifest,
+        find_constants,
+        read_artefact,
+    )
     from hydragnn_hpo.ensemble.artefact_writer import render_model_card, write_artefact
     from hydragnn_hpo.ensemble.build import build_ensemble
     from hydragnn_hpo.ensemble.calculator import EnsembleCalculator, SpreadExceeded, StopAtSpread
@@ -104,6 +109,7 @@ __all__ = [
     "device_of",
     "evaluate_ensemble",
     "export_program",
+    "find_constants",
     "flatten_values",
     "is_store",
     "list_input_sources",

@@ -8,6 +8,7 @@ safetensors, the rest is JSON, TOML and text. ``SHA256SUMS`` lists the checksum 
 import hashlib
 import io
 import json
+import math
 import re
 import zipfile
 import zlib
@@ -51,6 +52,7 @@ from hydragnn_hpo.config import (
     check_kind,
     check_plain,
     count_components,
+    is_extensive,
     parse_config,
     parse_toml,
     targets_of,
@@ -300,6 +302,9 @@ class HeadEntry(Config):
     energy: Literal["total", "per_atom"] | None = None
     """Set for energies, from which forces can be derived."""
 
+    extensive: bool | None = None
+    """True for a sum over atoms; total energies are one without it."""
+
     derived_from: str | None = None
     """Name of the energy whose derivative this target is; None for other targets."""
 
@@ -355,6 +360,11 @@ class HeadEntry(Config):
     def width(self) -> int:
         """Number of components."""
         return count_components({"shape": self.shape, "size": self.size, "classes": self.classes})
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the target is a sum over the atoms of a structure."""
+        return is_extensive({"energy": self.energy, "extensive": self.extensive})
 
     @property
     def center(self) -> np.ndarray:
@@ -512,6 +522,9 @@ class Manifest(Config):
 
     coordination: Coordination | None = None
     """Range of the number of neighbours in training, by element."""
+
+    sizes: tuple[Count, Count] | None = None
+    """Fewest and most atoms of a training structure; None in files of earlier versions."""
 
     software: dict[str, str] = {}
     """Versions of Python, torch and other packages that built the ensemble."""
@@ -694,6 +707,30 @@ class ArtefactContent:
     """Bytes of each entry; empty if not read from a file."""
     sums: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each entry; empty if not read from a file."""
+
+
+def find_constants(
+    manifest: Manifest, weights: Mapping[str, Mapping[str, Tensor]]
+) -> dict[str, float]:
+    """Find sums over atoms that have a constant of each structure, as in nets of earlier versions.
+
+    Args:
+        manifest: of the ensemble.
+        weights: weights and buffers of each member, by trial, then by name.
+
+    Returns:
+        The constant in the unit of the head, by name; empty where all are extensive.
+    """
+    constants = {}
+    for name, head in manifest.heads.items():
+        if head.is_sum:
+            parts = (
+                share * float(weights[member.trial][f"baselines.{name}.mean"])
+                for member in manifest.members
+                if (share := member.weights.get(name))
+            )
+            constants[name] = math.fsum(parts)
+    return {name: constant for name, constant in constants.items() if constant}
 
 
 def reject(path: Path, what: str, cause: BaseException | None = None) -> NoReturn:

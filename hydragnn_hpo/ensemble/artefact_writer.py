@@ -23,6 +23,7 @@ from hydragnn_hpo.ensemble.artefact import (
     SUMS,
     ArtefactContent,
     Manifest,
+    find_constants,
 )
 from hydragnn_hpo.ensemble.calibration_data import to_arrays
 from hydragnn_hpo.ensemble.descriptors import features_to_arrays
@@ -101,6 +102,11 @@ others.
 - `{{ name }}`: trained on {{ head.lowest | number }} to {{ head.highest | number }} \
 {{ head.unit }} (mean {{ head.mean | number }}, standard deviation {{ head.std | number }}); \
 values beyond are guesses.
+{% endfor %}
+{% for name, constant in constants.items() %}
+- `{{ name }}` has a constant of {{ constant | number }} {{ heads[name].unit }}, once for each \
+structure whatever its size: numbers for structures of unlike size cannot be compared. Nets that \
+are trained now have none.
 {% endfor %}
 - Intervals hold on the average over structures like those it learned from, and for elements and \
 kinds with intervals of their own as far as `cal` had enough of them; not for foreign structures.
@@ -216,7 +222,8 @@ def _plain_entries(content: ArtefactContent) -> Iterator[tuple[str, bytes]]:
     manifest = Manifest.model_validate(values)
     text = json.dumps(values, indent=1, allow_nan=False)
     yield MANIFEST, (text + "\n").encode()
-    yield CARD, render_model_card(manifest, content.configs).encode()
+    constants = find_constants(manifest, content.weights)
+    yield CARD, render_model_card(manifest, content.configs, constants).encode()
     for name, card in content.cards.items():
         yield f"data/{name}.toml", _to_bytes(_without_paths(card))
     if content.calibration_data is not None:
@@ -246,12 +253,15 @@ def _to_bytes(config: Config) -> bytes:
     return to_toml(sanitize_values(config.model_dump(mode="json", exclude_none=True))).encode()
 
 
-def render_model_card(manifest: Manifest, configs: Mapping[str, TrialConfig]) -> str:
+def render_model_card(
+    manifest: Manifest, configs: Mapping[str, TrialConfig], constants: Mapping[str, float]
+) -> str:
     """Render the model card of an ensemble, in Markdown.
 
     Args:
         manifest: of the ensemble.
         configs: configurations of the members, by trial.
+        constants: as ``find_constants`` returns them.
     """
     environment = Environment(
         autoescape=False,  # noqa: S701  Markdown, not HTML; the filters keep text in its line
@@ -265,6 +275,7 @@ def render_model_card(manifest: Manifest, configs: Mapping[str, TrialConfig]) ->
     return environment.from_string(_MODEL_CARD).render(
         manifest=manifest,
         configs=configs,
+        constants=constants,
         data=data,
         heads=manifest.heads,
         made=made,

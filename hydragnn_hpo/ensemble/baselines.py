@@ -1,8 +1,10 @@
 """Predict a target from the elements alone: what a model of the structure must beat.
 
 A target of whole structures is a ridge regression on the composition (Meredig et al. 2014, Phys.
-Rev. B 89, 094104, showed how far composition alone can go), a number per atom is the mean of its
-element. Vectors per atom have no such baseline: by symmetry their mean is zero.
+Rev. B 89, 094104, showed how far composition alone can go): on counts and fractions of elements,
+and a constant; for a sum over atoms on counts alone, without a constant, for an energy per atom on
+fractions alone. A number per atom is the mean of its element. Vectors per atom have no such
+baseline: by symmetry their mean is zero.
 
 Shapes: R rows of a target (graphs or nodes), w components, D features.
 """
@@ -14,8 +16,10 @@ from typing import Self
 import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 
+from hydragnn_hpo.config import INVARIANT, is_extensive
 from hydragnn_hpo.data import Columns
 from hydragnn_hpo.ensemble.artefact import BaselineEntry
+from hydragnn_hpo.file_records import TargetStats
 
 PENALTIES = (1e-8, 1e-6, 1e-4, 1e-2)
 """Ridge penalties to choose from on ``val``, relative to the mean square of the features."""
@@ -74,44 +78,54 @@ def _round(values: np.ndarray) -> tuple[float, ...]:
 
 
 def fit_baseline(
-    target: str, train: Iterable[Columns], val: Iterable[Columns], *, is_invariant: bool = False
+    name: str, target: TargetStats, train: Iterable[Columns], val: Iterable[Columns]
 ) -> CompositionModel | None:
     """Fit the baseline of a target.
 
     Args:
-        target: name of the target.
+        name: name of the target.
+        target: its level, shape and kind of energy.
         train: graphs of the training split, in pieces.
         val: graphs of the validation split, in pieces; they choose the penalty.
-        is_invariant: whether several components stay the same when the structure turns.
 
     Returns:
         The baseline; None for vectors, tensors per atom, and where nothing is labelled.
     """
+    is_node, is_sum = target["level"] == "node", is_extensive(target)
+    turns = target["shape"] not in INVARIANT
+    if turns and (is_node or target["shape"] == "vector"):
+        return None
     normal = moment = sums = total = np.zeros(())
-    count, is_node = 0, False
+    count = 0
     for piece in train:
-        is_node, mask = piece.levels[target] == "node", piece.masks[target]
-        values, features = piece.targets[target][mask], _features(piece, node=is_node)[mask]
-        turns = values.shape[1] == 3 or (is_node and values.shape[1] > 1)
-        if turns and not is_invariant:
-            return None
+        mask = piece.masks[name]
+        values, features = piece.targets[name][mask], _features(piece, node=is_node)[mask]
+        if is_sum:
+            features[:, _ELEMENTS:] = 0.0
+        elif target.get("energy"):
+            features[:, :_ELEMENTS] = 0.0
         normal, moment = normal + features.T @ features, moment + features.T @ values
         sums, total = sums + features.sum(axis=0), total + values.sum(axis=0)
         count += len(values)
     if not count:
         return None
-    mean = total / count
-    moment = moment - np.outer(sums, mean)
+    start = np.zeros((len(normal), len(total)))
+    if is_sum:
+        mean, start[sums > 0] = np.zeros_like(total), total / sums.sum()  # the same for each atom
+        moment = moment - normal @ start
+    else:
+        mean = total / count
+        moment = moment - np.outer(sums, mean)
     scale = np.trace(normal) / np.count_nonzero(np.diag(normal))
     choices = [
-        CompositionModel(mean, _solve(normal, moment, penalty * scale), is_node)
+        CompositionModel(mean, start + _solve(normal, moment, penalty * scale), is_node)
         for penalty in PENALTIES
     ]
     errors = np.zeros(len(choices))
     for piece in val:
-        mask = piece.masks[target]
+        mask = piece.masks[name]
         for number, choice in enumerate(choices):
-            errors[number] += np.abs(choice.predict(piece) - piece.targets[target])[mask].sum()
+            errors[number] += np.abs(choice.predict(piece) - piece.targets[name])[mask].sum()
     return choices[int(np.argmin(errors))]
 
 

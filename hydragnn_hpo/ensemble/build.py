@@ -906,6 +906,7 @@ def make_manifest(
     models = [context.candidates[c].config.model for c in members]
     # Counting within the shortest cutoff stays possible after any member is pruned.
     shortest = min(model.cutoff for model in models)
+    sizes = context.graphs.num_nodes()[context.rows_of("train")]
     return Manifest(
         package=__version__,
         created_by=_describe_origin(context, choice),
@@ -923,6 +924,7 @@ def make_manifest(
         licence=context.campaign.ensemble.licence,
         strata=context.strata,
         coordination=measure_coordination(context.take(context.rows_of("train")), shortest),
+        sizes=(int(sizes.min()), int(sizes.max())),
         **_needs(context, models),
     )
 
@@ -967,6 +969,7 @@ def _head(
         means=target.get("means"),
         unit=target["unit"],
         energy=target.get("energy"),
+        extensive=target.get("extensive"),
         derived_from=target.get("derived_from"),
         origin=target.get("origin"),
         charge=target.get("charge"),

@@ -13,7 +13,7 @@ from hydragnn_hpo.ensemble.calibrate import Moments
 from hydragnn_hpo.ensemble.engine import Member, member_batches
 from hydragnn_hpo.ensemble.inference import Ensemble, as_array
 from hydragnn_hpo.errors import ConfigError, unknown
-from hydragnn_hpo.model import attach_strain, forces_and_stress, node_counts, variance_key
+from hydragnn_hpo.model import attach_strain, forces_and_stress, total_energy, variance_key
 
 
 @dataclass(eq=False)
@@ -83,9 +83,7 @@ def differentiate(
     moved, positions, strain = attach_strain(batch)
     heads = member.model(moved, only=(target,))
     energy, noise = heads[target], heads.get(variance_key(target))
-    total = energy
-    if per_atom:
-        total = energy * node_counts(batch.positions.to(energy.dtype), batch)
+    total = total_energy(energy, "per_atom" if per_atom else "total", batch)
     forces, stress = forces_and_stress(total, positions, strain, batch, train=False)
     return energy.detach(), None if noise is None else noise.detach(), forces, stress
 

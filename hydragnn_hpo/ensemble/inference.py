@@ -30,6 +30,7 @@ from hydragnn_hpo.ensemble.artefact import (
     Coordination,
     HeadEntry,
     Manifest,
+    find_constants,
     read_artefact,
 )
 from hydragnn_hpo.ensemble.calibrate import Moments, Strata, clip_to_bounds, largest_per_graph
@@ -187,8 +188,9 @@ def compute_trust(
     """Find reasons to distrust the predictions of each structure.
 
     Reasons are a head that periodic structures do not have, an element or a number of neighbours
-    absent from the training data, an element without a label of a head, a prediction that is not
-    finite, and a spread above that of 99 % of the calibration structures.
+    absent from the training data, less than half or more than twice the number of atoms of any
+    training structure where a sum over them is predicted, an element without a label of a head, a
+    prediction that is not finite, and a spread above that of 99 % of the calibration structures.
 
     Args:
         manifest: calibration of the heads, elements and coordination of the training data.
@@ -207,6 +209,10 @@ def compute_trust(
         outside = outside_coordination(manifest.coordination, here)
         for row, number in _pairs(graph_of_node[outside], here.numbers[outside]):
             reasons[row].append(f"unseen coordination of {chemical_symbols[number]}")
+    if manifest.sizes is not None and any(manifest.heads[name].is_sum for name in heads):
+        (fewest, most), atoms = manifest.sizes, here.num_nodes()
+        for row in np.flatnonzero((2 * atoms < fewest) | (atoms > 2 * most)).tolist():
+            reasons[row].append(f"unseen size ({atoms[row]} atoms, not {fewest} to {most})")
     for name, head in heads.items():
         entry, hidden = manifest.heads[name], find_unlabelled(manifest.heads[name], here)
         periodic = here.pbc.any(axis=1) & _reads_positions(entry)
@@ -432,7 +438,13 @@ class Ensemble:
         """Return the model card, in Markdown: members, data, heads, errors, limits."""
         from hydragnn_hpo.ensemble.artefact_writer import render_model_card
 
-        return render_model_card(self.manifest, self.configs)
+        return render_model_card(self.manifest, self.configs, self.constants)
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """Constants of each structure in sums over atoms, by head, see ``find_constants``."""
+        weights = {member.trial: member.model.state_dict() for member in self.members}
+        return find_constants(self.manifest, weights)
 
     def __repr__(self) -> str:
         known = self.manifest

@@ -18,6 +18,7 @@ D features of a row, R rows of a target, T its components, W those of its part t
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, Protocol, Self, cast, get_args
 
 import numpy as np
@@ -25,7 +26,7 @@ from ase.data import atomic_masses
 from scipy.sparse import csr_array
 from scipy.special import softmax
 
-from hydragnn_hpo.config import reads_positions
+from hydragnn_hpo.config import is_extensive, reads_positions
 from hydragnn_hpo.data import Columns
 from hydragnn_hpo.ensemble.class_probabilities import as_probabilities
 from hydragnn_hpo.ensemble.neighbor_densities import (
@@ -556,8 +557,9 @@ def fit_local_models(
                 _gather_rows(basis, (name, form, pool), some, pieces, start)
                 for some, pieces in zip(features[key], splits, strict=True)
             ]
-            count = len(basis.elements) if pool == "none" else 1
-            parts.append(LocalPart(form, pool, _fit(form, rows, count, refit=refit)))
+            count, free = len(basis.elements) if pool == "none" else 1, not is_extensive(target)
+            weights = _fit(form, rows, count, refit=refit, constant=free)
+            parts.append(LocalPart(form, pool, weights))
         heads[name] = tuple(parts)
     return LocalModels(basis, heads)
 
@@ -567,7 +569,12 @@ _Features = dict[tuple[Kind, Pool], list[list[np.ndarray]]]
 
 
 def _fit(
-    form: Form, rows: Sequence[tuple[Rows, np.ndarray]], count: int, *, refit: bool
+    form: Form,
+    rows: Sequence[tuple[Rows, np.ndarray]],
+    count: int,
+    *,
+    refit: bool,
+    constant: bool,
 ) -> np.ndarray:
     """Fit one regression for each kind of rows.
 
@@ -576,11 +583,12 @@ def _fit(
         rows: rows and their kinds, of the training split and of what chooses the penalty.
         count: number of kinds.
         refit: whether the latter are fitted, too.
+        constant: whether numbers have a constant beside their features.
 
     Returns:
         The weights of all kinds, as in ``LocalPart``.
     """
-    fit = fit_softmax if form == "class" else fit_ridge
+    fit = fit_softmax if form == "class" else partial(fit_ridge, constant=constant)
     of_kinds = ([some.take(kinds == kind) for some, kinds in rows] for kind in range(count))
     return np.stack([fit(*parts, refit=refit) for parts in of_kinds])
 
@@ -591,7 +599,7 @@ def _pool_of(target: TargetStats) -> Pool:
         return "none"
     if target.get("derived_from"):  # stress
         return "volume"
-    if target.get("energy") == "total" or reads_positions(target):
+    if is_extensive(target) or reads_positions(target):
         return "sum"
     return "mean"
 

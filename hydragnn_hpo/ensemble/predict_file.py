@@ -233,6 +233,7 @@ class PredictPipeline:
 
         outcome.files = tuple(self.writer.join(shares, self.parts.out))
         outcome.lacking = self.writer.layout.lacking(outcome.kept)
+        outcome.constants = self.model.constants
         self.parts.remove()
         return outcome
 
@@ -352,6 +353,7 @@ def stream_rows(
     if not outcome.structures:
         raise _nothing_to_predict()
     outcome.lacking = columns.lacking(outcome.kept)
+    outcome.constants = model.constants
 
 
 def _nothing_to_predict() -> DataError:

@@ -243,6 +243,8 @@ class PredictOutcome:
     """Keys to copy that no structure had."""
     incomplete: list[str] = field(default_factory=list)
     """A sentence for each file that could be read only in part."""
+    constants: dict[str, float] = field(default_factory=dict)
+    """Constants in sums over atoms, by head, see ``find_constants``."""
 
     def add(self, structures: int, failed: int, errors: Iterable[str], kept: Iterable[str]) -> None:
         """Count more structures.

@@ -1,6 +1,7 @@
 """Linear regressions whose penalty is the one that predicts other rows best.
 
-Rows of invariant numbers have a constant beside their features. Rows that turn with the structure
+Rows of invariant numbers have a constant beside their features, which is 0 where they are sums over
+atoms. Rows that turn with the structure
 have features for each component and share the weights, so that predictions turn, too; they have no
 constant.
 
@@ -8,6 +9,7 @@ Shapes: R rows, W components that turn together, D features, T values.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -57,7 +59,7 @@ def apply_weights(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return values[..., 0] if turns else values
 
 
-def fit_ridge(train: Rows, val: Rows, *, refit: bool = False) -> np.ndarray:
+def fit_ridge(train: Rows, val: Rows, *, refit: bool = False, constant: bool = True) -> np.ndarray:
     """Fit a ridge regression with the penalty that predicts ``val`` best; the largest without any.
 
     Errors are absolute; those of rows that turn are lengths, which do not depend on the axes.
@@ -66,6 +68,7 @@ def fit_ridge(train: Rows, val: Rows, *, refit: bool = False) -> np.ndarray:
         train: rows to fit.
         val: rows that choose the penalty.
         refit: whether ``val``, too, is fitted with that penalty.
+        constant: whether rows of invariant numbers have a constant, or 0.
 
     Returns:
         Weights as ``apply_weights`` takes them; 0 for fewer than two rows.
@@ -77,7 +80,8 @@ def fit_ridge(train: Rows, val: Rows, *, refit: bool = False) -> np.ndarray:
             return float(np.linalg.norm(residual, axis=1).sum())
         return float(np.abs(residual).sum())
 
-    return _fit(_solve_ridge, score, train, val, refit=refit, patience=len(PENALTIES))
+    solve = partial(_solve_ridge, constant=constant)
+    return _fit(solve, score, train, val, refit=refit, patience=len(PENALTIES))
 
 
 def fit_softmax(train: Rows, val: Rows, *, refit: bool = False) -> np.ndarray:
@@ -140,12 +144,15 @@ def _fit(
     return best
 
 
-def _solve_ridge(rows: Rows, penalties: Sequence[float]) -> Iterator[tuple[float, np.ndarray]]:
+def _solve_ridge(
+    rows: Rows, penalties: Sequence[float], *, constant: bool
+) -> Iterator[tuple[float, np.ndarray]]:
     """Solve ridge regressions with several penalties.
 
     Args:
         rows: the rows.
         penalties: relative to the mean square of the features.
+        constant: whether rows of invariant numbers have a constant, or 0.
 
     Yields:
         Each penalty, and the weights as ``apply_weights`` takes them.
@@ -154,9 +161,10 @@ def _solve_ridge(rows: Rows, penalties: Sequence[float]) -> Iterator[tuple[float
     turns, width = features.ndim == 3, features.shape[-1]
     if turns:
         features, values = features.reshape(-1, width), values.reshape(-1, 1)
-    mean = np.zeros(width) if turns else features.mean(axis=0)
-    constant = np.zeros(1) if turns else values.mean(axis=0)
-    centred, rest = features - mean, values - constant
+    free = constant and not turns
+    mean = features.mean(axis=0) if free else np.zeros(width)
+    middle = values.mean(axis=0) if free else np.zeros(values.shape[1])
+    centred, rest = features - mean, values - middle
     dual = len(centred) < width
     gram = centred @ centred.T if dual else centred.T @ centred
     right = rest if dual else centred.T @ rest
@@ -164,7 +172,7 @@ def _solve_ridge(rows: Rows, penalties: Sequence[float]) -> Iterator[tuple[float
     for penalty in penalties:
         solved = np.linalg.solve(gram + penalty * scale * np.eye(len(gram)), right)
         weights = centred.T @ solved if dual else solved
-        last = () if turns else ((constant - mean @ weights)[None],)
+        last = () if turns else ((middle - mean @ weights)[None],)
         yield penalty, np.concatenate([weights, *last])
 
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hydragnn_hpo.config import INVARIANT
 from hydragnn_hpo.ensemble.artefact import LocalShare, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
 from hydragnn_hpo.ensemble.candidates import BuildContext, CrossContext
@@ -91,12 +90,7 @@ def _fit_models(
         refit: whether the regression also fits ``val`` in the end.
     """
     fits = {
-        name: fit_baseline(
-            name,
-            context.take(train),
-            context.take(val),
-            is_invariant=target["shape"] in INVARIANT,
-        )
+        name: fit_baseline(name, target, context.take(train), context.take(val))
         for name, target in targets.items()
     }
     baselines = {name: fit for name, fit in fits.items() if fit is not None}

@@ -7,7 +7,7 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from hydragnn_hpo.model.activations import ShiftedSoftplus
     from hydragnn_hpo.model.conditioning import GlobalRound, LaplacianEncoding, RandomWalkEncoding
-    from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
+    from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress, total_energy
     from hydragnn_hpo.model.gnn import (
         MultiHeadGNN,
         Round,
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         variance_key,
     )
     from hydragnn_hpo.model.kernels.passes import choose_kernels
-    from hydragnn_hpo.model.layers import AttentionPool, node_counts, pool_max, pool_mean
+    from hydragnn_hpo.model.layers import AttentionPool, pool_max, pool_mean
     from hydragnn_hpo.model.pyg_conv import PygConv, as_pyg
 
 __all__ = [
@@ -38,9 +38,9 @@ __all__ = [
     "choose_kernels",
     "find_conv",
     "forces_and_stress",
-    "node_counts",
     "pool_max",
     "pool_mean",
+    "total_energy",
     "variance_key",
 ]
 

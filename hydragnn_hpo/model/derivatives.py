@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config import MAX_ELEMENT
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model.edges import Edges, envelope
-from hydragnn_hpo.model.layers import apply_without_autocast, without_autocast
+from hydragnn_hpo.model.layers import apply_without_autocast, node_counts, without_autocast
 
 COULOMB = 14.399645
 """Energy of two elementary charges 1 angstrom apart, eV (CODATA 2018)."""
@@ -80,6 +80,19 @@ def attach_strain(batch: Batch) -> tuple[Batch, Tensor, Tensor]:
     of_edge = of_node.index_select(0, batch.edge_index[0])
     shift = apply_without_autocast(torch.bmm, batch.edge_shift.unsqueeze(1), of_edge).squeeze(1)
     return replace(batch, positions=strained, edge_shift=shift), positions, strain
+
+
+def total_energy(energy: Tensor, kind: str, batch: Batch) -> Tensor:
+    """Return total energies, [G, 1].
+
+    Args:
+        energy: energy of each structure, [G, 1].
+        kind: what it is, ``total`` or ``per_atom``.
+        batch: the structures.
+    """
+    if kind != "per_atom":
+        return energy
+    return energy * node_counts(batch.positions.to(energy.dtype), batch)
 
 
 def forces_and_stress(

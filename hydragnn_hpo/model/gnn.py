@@ -27,9 +27,11 @@ from hydragnn_hpo.config import (
     head_conv_dimensions,
     is_by_gradient,
     is_directed,
+    is_extensive,
     is_graph_scalar,
     mean_degree,
     mlp_widths,
+    pool_of,
     reads_positions,
     reads_state,
     validation_sentence,
@@ -53,7 +55,12 @@ from hydragnn_hpo.model.conditioning import (
     GraphAttributes,
 )
 from hydragnn_hpo.model.convs import CONVS
-from hydragnn_hpo.model.derivatives import ZBL, attach_strain, forces_and_stress
+from hydragnn_hpo.model.derivatives import (
+    ZBL,
+    attach_strain,
+    forces_and_stress,
+    total_energy,
+)
 from hydragnn_hpo.model.edges import BASES, Edges, measure_edges
 from hydragnn_hpo.model.kernels.passes import check_kernels
 from hydragnn_hpo.model.layers import (
@@ -319,9 +326,10 @@ class TargetBaseline(nn.Module):
     charge Q about the centre of mass also has Q times the vector from there to the centre of
     geometry, about which heads predict it.
 
-    ``elements`` has one value per chemical element. The values of a graph's nodes are averaged
-    (summed for total energies), as in a linear regression over the composition. ``std``, ``mean``
-    (for a spectrum one of each value, [w]) and ``elements`` are in the target's unit.
+    ``elements`` has one value per chemical element. The values of a graph's nodes are averaged, as
+    in a linear regression over the composition; for extensive targets they are summed, and ``mean``
+    is 0 (but in nets that were trained before this was so). ``std``, ``mean`` (for a spectrum one
+    of each value, [w]) and ``elements`` are in the target's unit.
     """
 
     mean: Tensor
@@ -331,13 +339,15 @@ class TargetBaseline(nn.Module):
     def __init__(self, target: Target, head: HeadConfig) -> None:
         """Store the target's statistics as fp32 buffers; ``elements`` is 0 unless it is fitted."""
         super().__init__()
-        self.level, self.total = target["level"], target.get("energy") == "total"
+        self.level, self.total = target["level"], is_extensive(target)
         self.is_tensor = target["shape"] == "tensor"
         self.charge = target.get("charge") if target.get("origin") == "mass" else None
         fitted = target.get("elements") if head.baseline == "elements" else None
-        by_number = fitted["by_number"] if fitted else [0.0] * (MAX_ELEMENT + 1)
+        own = target.get("atom_mean")
+        each = own["mean"] if own and not fitted else 0.0
+        by_number = fitted["by_number"] if fitted else [each] * (MAX_ELEMENT + 1)
         self.register_buffer("elements", torch.tensor(by_number, dtype=torch.float32))
-        start = fitted or target
+        start = fitted or ({**own, "mean": 0.0} if own else target)
         self.register_buffer("mean", _centre(target, start))
         self.register_buffer("std", torch.tensor(float(start["std"]) or 1.0))
 
@@ -490,12 +500,10 @@ class GraphHead(nn.Module):
         first, *rest = mlp_widths(model.features, head, plan.target)
         self.width = count_components(plan.target)
         self.fused = len(model.attributes) if model.conditioning == "fuse" else 0
-        is_total = plan.target.get("energy") == "total"  # the contributions of nodes are summed
-        self.contributes, self.power = head.pool == "contributions", 0 if is_total else 1
+        pool, is_sum = pool_of(head, plan.target), is_extensive(plan.target)
+        self.contributes, self.power = pool == "contributions", 0 if is_sum else 1
         self.pool = (
-            AttentionPool(model.features)
-            if head.pool == "attention"
-            else POOLS.get(head.pool, pool_mean)
+            AttentionPool(model.features) if pool == "attention" else POOLS.get(pool, pool_mean)
         )
         self.mlp = mlp((first + self.fused, *rest))
 
@@ -821,8 +829,9 @@ class MultiHeadGNN(nn.Module):
             moved, positions, strain = attach_strain(batch)
             predictions = self._predict_direct(moved, list(needed))
             for energy in dict.fromkeys(energies):
+                total = total_energy(predictions[energy], self.kinds[energy], batch)
                 forces, stress = forces_and_stress(
-                    predictions[energy], positions, strain, batch, train=self.training
+                    total, positions, strain, batch, train=self.training
                 )
                 for name in derived:
                     if self.energies[name] == energy:

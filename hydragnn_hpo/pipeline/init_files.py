@@ -210,10 +210,7 @@ def _count_usable(inspection: Inspection) -> int:
 
 def _make_hints(inspection: Inspection) -> HeadHints:
     targets = inspection.proposals.targets
-    return HeadHints(
-        frozenset(target.name for target in targets if target.extensive),
-        {t.name: t.why[-1] if t.why else "left to you" for t in targets if not t.head},
-    )
+    return HeadHints({t.name: t.why[-1] if t.why else "left to you" for t in targets if not t.head})
 
 
 def _fit_campaign(

@@ -78,6 +78,10 @@ unit = {{ target.unit.name | toml }}
 {% if target.energy is not none %}
 energy = {{ target.energy | toml }}
 {% endif %}
+{% if target.extensive %}
+# a sum over atoms: a supercell has a multiple; where it is none, drop this line
+extensive = true
+{% endif %}
 {% if target.derived_from is not none %}
 derived_from = {{ target.derived_from | toml }}
 {% endif %}
@@ -228,9 +232,6 @@ weight = 10.0
 {% elif target.energy %}
 # An energy is a sum over atoms.
 pool = "contributions"
-{% elif name in hints.extensive %}
-# It grows with the structure.
-pool = "sum"
 {% endif %}
 {% endfor %}
 {% for name in card.targets if name not in heads %}
@@ -301,8 +302,6 @@ members = {{ budget.members }}
 class HeadHints:
     """Knowledge of the targets beyond their card; empty if there is only a card."""
 
-    extensive: frozenset[str] = frozenset()
-    """Targets that grow with the structure and are no energies."""
     aside: Mapping[str, str] = field(default_factory=dict)
     """Targets that get no head at first, and the reason."""
 

@@ -118,6 +118,16 @@ def test_a_full_disk_leaves_no_half_line(path, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_event_is_on_the_disk_before_it_counts_unless_it_need_not_be(path, monkeypatch, durable):
+    flushed = []
+    monkeypatch.setattr(module.os, "fsync", lambda descriptor: flushed.append(path.read_bytes()))
+    journal = Journal(path, 1, clock=lambda: 10.0)
+    flushed.clear()
+    journal.append("placed", trial="t0", durable=durable)
+    assert flushed == [path.read_bytes()] * durable
+
+
 EVENTS = [
     {"event": "host_joined", "time": float(n), "epoch": 1, "host": "h" * n, "slots": []}
     for n in range(40)

@@ -163,9 +163,8 @@ def test_forces_bring_their_energy():
 
 
 def test_what_is_known_of_the_data_is_heeded():
-    hints = HeadHints(frozenset({"size"}), {"forces": "later,\nperhaps"})
+    hints = HeadHints({"forces": "later,\nperhaps"})
     made = render_campaign(CARD, "x", hints=hints)
     content = tomllib.loads(made)
     assert set(content["trial"]["heads"]) == {"energy", "size"}
-    assert content["trial"]["heads"]["size"]["pool"] == "sum"
     assert "# later, perhaps\n# [trial.heads.forces]" in made

@@ -9,6 +9,7 @@ from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.columns import Columns, Graph, columns_of
 from hydragnn_hpo.data.normalize import (
     RIDGE,
+    SMALLEST,
     fit_element_baseline,
     fit_target_stats,
     refit_target_stats,
@@ -92,6 +93,7 @@ def test_a_target_without_training_values_is_an_error(divided: Columns) -> None:
 PLANTED = {1: -3.0, 6: 2.0, 8: 0.5, 26: -7.0}
 MEAN = 4.0
 
+SUM = TargetConfig(level="graph", unit="1", extensive=True)
 TOTAL = TargetConfig(level="graph", unit="eV", energy="total")
 PER_ATOM = TargetConfig(level="graph", unit="eV/atom", energy="per_atom")
 PLAIN = TargetConfig(level="graph", unit="eV")
@@ -99,7 +101,7 @@ NODE = TargetConfig(level="node", unit="e")
 
 
 def planted(target, count=600, sizes=(2, 12), seed=0):
-    """Graphs of random elements whose target is a sum (or mean) of planted numbers."""
+    """Graphs of random elements: their target is a sum, or a mean and 4, of planted numbers."""
     random = np.random.default_rng(seed)
     graphs = []
     for row in range(count):
@@ -108,7 +110,7 @@ def planted(target, count=600, sizes=(2, 12), seed=0):
         each = np.array([PLANTED[int(z)] for z in numbers])
         value = {
             "node": each[:, None],
-            "graph": np.array([each.sum() if target.energy == "total" else each.mean()]),
+            "graph": np.array([each.sum() - MEAN if target in (TOTAL, SUM) else each.mean()]),
         }[target.level]
         graphs.append(
             Graph(
@@ -137,11 +139,11 @@ def elements_of(columns, target):
         if target.level == "node":
             rows.extend(each)
         else:
-            rows.append(each.sum(axis=0) if target.energy == "total" else each.mean(axis=0))
+            rows.append(each.sum(axis=0) if target in (TOTAL, SUM) else each.mean(axis=0))
     return np.array(rows)
 
 
-@pytest.mark.parametrize("target", [TOTAL, PER_ATOM, PLAIN, NODE])
+@pytest.mark.parametrize("target", [PER_ATOM, PLAIN, NODE])
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_numbers_of_elements_are_least_squares_with_a_pull(target, noise):
     columns = planted(target, count=200)
@@ -149,8 +151,7 @@ def test_numbers_of_elements_are_least_squares_with_a_pull(target, noise):
     every += noise * np.random.default_rng(1).normal(size=every.shape)
     train = np.repeat(columns.split == 0, columns.num_nodes() if target.level == "node" else 1)
     values, design = every[train, 0] - MEAN, elements_of(columns, target)
-    centre = design.mean(axis=0) if target.energy == "total" else 0.0
-    pulled = np.vstack((design - centre, np.sqrt(RIDGE) * np.eye(4)))
+    pulled = np.vstack((design, np.sqrt(RIDGE) * np.eye(4)))
     expected, *_ = np.linalg.lstsq(pulled, np.concatenate((values, np.zeros(4))), rcond=None)
     result = fit_element_baseline(columns, "x", target, MEAN)
     np.testing.assert_allclose([result["by_number"][z] for z in PLANTED], expected, rtol=1e-9)
@@ -177,12 +178,35 @@ def test_only_known_rows_of_train_matter(target):
     assert (result["mean"], result["std"]) == pytest.approx((alone["mean"], alone["std"]))
 
 
-def test_one_composition_alone_needs_no_numbers():
+@pytest.mark.parametrize("target", [TOTAL, SUM])
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_a_sum_over_atoms_is_least_squares_without_a_constant(target, noise):
+    columns = planted(target, count=200)
+    values = columns.targets["x"]
+    values += noise * np.random.default_rng(1).normal(size=values.shape)
+    known, design = values[columns.split == 0, 0], elements_of(columns, target)
+    expected, *_ = np.linalg.lstsq(design, known, rcond=None)
+    stats = fit_target_stats(columns, {"x": target})["x"]
+    result, atoms = stats["elements"], design.sum(axis=1)
+    np.testing.assert_allclose([result["by_number"][z] for z in PLANTED], expected, rtol=1e-8)
+    assert result["mean"] == 0.0
+    own = known.sum() / atoms.sum()
+    rest = {"elements": known - design @ expected, "mean": known - atoms * own}
+    spread = {name: np.sqrt(np.square(left).mean()) for name, left in rest.items()}
+    assert stats["atom_mean"]["mean"] == pytest.approx(own, rel=1e-12)
+    assert stats["atom_mean"]["std"] == pytest.approx(spread["mean"], rel=1e-9)
+    least = SMALLEST * spread["mean"]
+    assert result["std"] == pytest.approx(max(spread["elements"], least), rel=1e-6)
+
+
+def test_a_sum_of_one_composition_is_shared_by_its_atoms():
+    """Least norm: no data says which element holds the energy."""
     same = planted(TOTAL, count=20, sizes=(5, 6))
-    same.numbers[:] = 6
+    same.numbers.reshape(-1, 5)[:] = [6, 8, 8, 6, 6]
     result = fit_element_baseline(same, "x", TOTAL, train_mean(same, TOTAL))
-    assert result["by_number"] == [0.0] * 119
-    assert result["mean"] == pytest.approx(train_mean(same, TOTAL))
+    each = train_mean(same, TOTAL) / 5
+    assert [result["by_number"][z] for z in (6, 8)] == pytest.approx([each, each], rel=1e-9)
+    assert result["mean"] == 0.0
 
 
 def test_each_value_of_a_spectrum_is_centred(divided: Columns) -> None:

@@ -235,6 +235,26 @@ def summed_run(tmp_path_factory, scratch):
     return run
 
 
+@pytest.fixture(scope="session")
+def total_zip(tmp_path_factory, scratch):
+    """An ensemble of three trials for total energies, for tests that only read."""
+    run = tmp_path_factory.mktemp("total") / "run"
+    columns, card = toy_columns()
+    energy = card.targets["energy"].model_copy(update={"unit": "eV", "energy": "total"})
+    card = card.model_copy(update={"targets": {**card.targets, "energy": energy}})
+    columns.targets["energy"] *= columns.num_nodes()[:, None]
+    columns.stats["targets"] = fit_target_stats(columns, card.targets)
+    (run / "data").mkdir(parents=True)
+    write_store(run / "data/toy.bp", [columns], columns.stats, card)
+    (run / "campaign.toml").write_text(campaign_text(method="top"))
+    with scratch():
+        opened = open_store(run / "data/toy.bp")
+        for number, trial in enumerate(list(MODELS)[:3]):
+            write_trial(run, opened, trial, number)
+        build_ensemble(run)
+    return run / "ensemble.zip"
+
+
 def write_trial(run: Path, columns: Columns, trial: str, number: int) -> None:
     config, folder = trial_config(trial, number), run / "trials" / trial
     (folder / "attempts/001").mkdir(parents=True)

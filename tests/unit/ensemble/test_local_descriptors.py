@@ -7,10 +7,11 @@ import pytest
 from ase import Atoms
 from ase.build import bulk, molecule
 from ase.data import atomic_masses
+from ase.neighborlist import neighbor_list
 from safetensors.numpy import load, save
 from unit.ensemble.test_neighbor_densities import CUTOFF, graphs, list_neighbors, radial
 
-from hydragnn_hpo.config.data_config import INVARIANT, TargetConfig
+from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
 from hydragnn_hpo.ensemble.calibrate import Calibration
@@ -57,7 +58,7 @@ def dimers(count: int, seed: int, noise: float = 0.0) -> Columns:
 
 def describe(targets: dict[str, TargetConfig]) -> dict[str, dict]:
     """What a store says of targets, as far as regressions read it."""
-    keys = ("level", "shape", "origin", "charge", "derived_from", "energy")
+    keys = ("level", "shape", "origin", "charge", "derived_from", "energy", "extensive")
     return {name: {key: getattr(target, key) for key in keys} for name, target in targets.items()}
 
 
@@ -65,12 +66,10 @@ Known = tuple[LocalModels, dict[str, CompositionModel]]
 
 
 def fitted(train: Columns, val: Columns, targets: dict[str, TargetConfig] = TARGETS) -> Known:
-    fits = {
-        name: fit_baseline(name, [train], [val], is_invariant=target.shape in INVARIANT)
-        for name, target in targets.items()
-    }
+    known = describe(targets)
+    fits = {name: fit_baseline(name, known[name], [train], [val]) for name in targets}
     baselines = {name: fit for name, fit in fits.items() if fit is not None}
-    models = fit_local_models(describe(targets), baselines, train=[train], val=[val], cutoff=CUTOFF)
+    models = fit_local_models(known, baselines, train=[train], val=[val], cutoff=CUTOFF)
     assert models is not None
     return models, baselines
 
@@ -110,6 +109,34 @@ def test_heads_have_the_parts_of_their_shape(known: Known) -> None:
         "end": [("class", "none")],
         "force": [("vector", "none")],
     }
+
+
+def cells(count: int, seed: int) -> Columns:
+    """Shaken cells of four atoms: their energy is -7 for each, and a sum over their pairs."""
+    random, structures = np.random.default_rng(seed), []
+    for _ in range(count):
+        atoms = bulk("Cu", a=random.uniform(3.5, 3.9), cubic=True)
+        atoms.rattle(0.1, rng=random)
+        distances = neighbor_list("d", atoms, CUTOFF)
+        atoms.info["energy"] = -7.0 * len(atoms) + float(np.square(1.0 - distances / CUTOFF).sum())
+        structures.append(atoms)
+    return graphs(structures, ENERGY)
+
+
+ENERGY = {"energy": TargetConfig(level="graph", unit="eV", energy="total", optional=True)}
+
+
+def test_an_energy_is_a_sum_over_atoms() -> None:
+    """A supercell has a multiple, and two crystals apart would have the sum."""
+    models, baselines = fitted(cells(60, 0), cells(20, 1), ENERGY)
+    one = bulk("Cu", a=3.7, cubic=True)
+    one.rattle(0.05, seed=3)
+    test = graphs([one, one * (2, 1, 1), one * (2, 2, 2)], ENERGY)
+    cell, double, large = models.predict("energy", test, baselines["energy"]).ravel()
+    assert [double, large] == pytest.approx([2 * cell, 8 * cell], rel=1e-9)
+    other = cells(20, 2)
+    errors = models.predict("energy", other, baselines["energy"]) - other.targets["energy"]
+    assert np.abs(errors).mean() < 0.2 * other.targets["energy"].std()
 
 
 def test_noise_is_not_learned() -> None:

@@ -102,7 +102,7 @@ def test_a_pruned_ensemble_is_written_opened_and_pruned_again(content, tmp_path)
     assert [member.trial for member in ensemble.members] == names[:1]
     assert [len(step.removed) for step in ensemble.manifest.pruned] == [len(names) - 3, 2]
     assert ensemble.manifest.pruned[1].parent == artefact.identity
-    card = render_model_card(twice.manifest, twice.configs)
+    card = render_model_card(twice.manifest, twice.configs, {})
     assert "It was not evaluated" in card
     assert "calibrated again" in card
 

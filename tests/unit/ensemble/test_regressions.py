@@ -25,9 +25,12 @@ def numbers(count: int, seed: int, values: int = 3) -> Rows:
 
 
 @pytest.mark.parametrize("count", [40, 4], ids=["more rows than features", "fewer"])
-def test_all_values_have_the_penalty_that_predicts_the_other_rows_best(count: int) -> None:
+@pytest.mark.parametrize("constant", [True, False])
+def test_all_values_have_the_penalty_that_predicts_the_other_rows_best(
+    count: int, constant: bool
+) -> None:
     train, val = numbers(count, 0), numbers(30, 1)
-    mean, middle = train.features.mean(axis=0), train.values.mean(axis=0)
+    mean, middle = constant * train.features.mean(axis=0), constant * train.values.mean(axis=0)
     centred = train.features - mean
     scale, tried = np.square(centred).sum() / 5, []
     for penalty in PENALTIES:  # one value after the other, as least squares with rows of penalties
@@ -37,7 +40,7 @@ def test_all_values_have_the_penalty_that_predicts_the_other_rows_best(count: in
         errors = val.values - middle - (val.features - mean) @ weights
         tried.append((np.abs(errors).sum(), weights))
     best = min(tried, key=lambda one: one[0])[1]
-    got = fit_ridge(train, val)
+    got = fit_ridge(train, val, constant=constant)
     np.testing.assert_allclose(got[:-1], best, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(got[-1], middle - mean @ best, rtol=1e-6, atol=1e-8)
 

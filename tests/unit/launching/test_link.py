@@ -5,6 +5,7 @@ import math
 import os
 import socket
 import stat
+import threading
 import time
 
 import msgspec
@@ -59,6 +60,18 @@ def read(controller, count=1):
     messages = []
     until(lambda: messages.extend(controller.receive(0.05)) or len(messages) >= count, "messages")
     return messages
+
+
+def test_an_agent_that_waits_wakes_with_a_message(controller, connect):
+    """It waits for ten minutes, more than a test may take."""
+    agent = connect()
+    agent.send(Heartbeat(1.0))
+    [(sender, _)] = read(controller)
+    thread = threading.Thread(target=agent.wait, args=(600.0,), daemon=True)
+    thread.start()
+    controller.send(sender, Heartbeat(2.0))
+    thread.join(SECONDS)
+    assert not thread.is_alive()
 
 
 def test_keys_and_their_folder_are_for_their_owner_alone(tmp_path):

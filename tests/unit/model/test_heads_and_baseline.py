@@ -42,11 +42,13 @@ def batch_of(*graphs):
 
 
 def target(level="graph", shape="scalar", energy=None, fitted=True):
-    elements = {"by_number": BY_NUMBER, "mean": 9.0, "std": 3.0} if fitted else None
-    return {
+    is_sum = energy == "total"
+    elements = {"by_number": BY_NUMBER, "mean": 0.0 if is_sum else 9.0, "std": 3.0}
+    described = {
         "level": level, "shape": shape, "energy": energy, "mean": 10.0, "std": 4.0,
-        "elements": elements,
+        "elements": elements if fitted else None,
     }  # fmt: skip
+    return described | ({"atom_mean": {"mean": -2.5, "std": 6.0, "atoms": 9}} if is_sum else {})
 
 
 def test_pooling_by_hand():
@@ -61,12 +63,18 @@ def test_pooling_by_hand():
     assert pool_mean(values, empty)[0].tolist() == [0.0, 0.0], "a graph without nodes is finite"
 
 
-@pytest.mark.parametrize(("energy", "graph_shift"), [("total", -1.0), (None, -1.0 / 3)])
-def test_baseline_counts_elements_in_a_graph(energy, graph_shift):
-    baseline = TargetBaseline(target(energy=energy), HeadConfig())
-    actual = baseline(torch.tensor([[0.0], [2.0]]), batch_of([1, 8, 1], [8]))
-    expected = [[9.0 + graph_shift], [9.0 - 2.0 + 2.0 * 3.0]]
-    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64))
+@pytest.mark.parametrize(
+    ("energy", "baseline", "expected"),
+    [
+        (None, "elements", [9.0 - 1.0 / 3, 9.0 - 2.0 + 2.0 * 3.0]),
+        ("total", "elements", [-1.0, -2.0 + 2.0 * 3.0]),
+        ("total", "mean", [3 * -2.5, -2.5 + 2.0 * 6.0]),
+    ],
+)
+def test_baseline_counts_elements_in_a_graph(energy, baseline, expected):
+    net = TargetBaseline(target(energy=energy), HeadConfig(baseline=baseline))
+    actual = net(torch.tensor([[0.0], [2.0]]), batch_of([1, 8, 1], [8]))
+    torch.testing.assert_close(actual.flatten(), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_baseline_of_nodes_is_their_own_element():
@@ -105,7 +113,7 @@ def test_graph_head_pools():
     for pool, gather in (("mean", pool_mean), ("sum", pool_sum)):
         head, predict = graph_head(4, pool=pool)
         torch.testing.assert_close(predict(scalars, batch), head.mlp(gather(scalars, batch)))
-    total, predict_total = graph_head(4, total=True, pool="contributions")
+    total, predict_total = graph_head(4, total=True)
     head, predict = graph_head(4, pool="contributions")
     total.load_state_dict(head.state_dict())
     each = head.mlp(scalars).flatten()
