@@ -223,7 +223,7 @@ COMPRESSION = 4
 TABLE_ROWS = 20
 """Number of rows by which the columns of a table are recognised."""
 
-FAST_READERS = ("extxyz", "database", "pyg", "hydragnn_bp")
+FAST_READERS = ("extxyz", "database", "pyg", "hydragnn_bp", "sdf")
 """Readers that take about a millisecond per structure; others take ten to a hundred."""
 
 SAMPLE_SIZES = {True: 2000, False: 300}

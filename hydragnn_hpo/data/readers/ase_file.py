@@ -16,6 +16,7 @@ from ase.io.cif import CIFBlock, parse_cif
 from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
 from hydragnn_hpo.data.readers.read_limits import LimitExceeded, read_limits
+from hydragnn_hpo.data.readers.sdf import holds_one_molecule, molecules_of
 from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, count_lines, read_text
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.sanitize import shorten, shorten_words
@@ -57,7 +58,7 @@ def read_ase_file(source: Source) -> Iterator[Item]:
 def holds_one_structure(source: Source) -> bool:
     """Check whether a file holds at most one structure, also where it cannot be read.
 
-    By its format, and for CIF by its blocks; a file of no known format counts as one structure.
+    By its format, for CIF and SDF by its content; a file of no known format counts as one structure.
     """
     try:
         form = source.format or _format_of(source.path)
@@ -65,6 +66,8 @@ def holds_one_structure(source: Source) -> bool:
         return True
     if form == "cif":
         return count_lines(source.path, _BLOCK) <= 1
+    if form == "sdf":
+        return holds_one_molecule(source.path)
     return form not in ioformats or ioformats[form].single
 
 
@@ -90,6 +93,8 @@ def structures_in(
         size = _size_of(content)
         if form == "cif":
             frames: Iterator[Atoms | str] = _read_cif(content)
+        elif form == "sdf":
+            frames = molecules_of(content)
         else:
             # otherwise ``NAME@0`` would be structure 0 of the file NAME
             whole = {"parallel": False, "do_not_split_by_at_sign": True}
