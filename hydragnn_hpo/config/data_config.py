@@ -83,6 +83,10 @@ class FileConfig(Config):
     columns: dict[str, Annotated[int, Field(ge=0, le=10**6)]] = Field(default_factory=dict)
     """Columns of a text format by their content, counted from 0, see its reader."""
 
+    one_part: bool = False
+    """Set aside SMILES of several parts (salts, hydrates, dimers). Otherwise their parts stand side
+    by side, their van der Waals surfaces 1 angstrom apart."""
+
 
 WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
 """Components of a target, by its shape; spectra and classes differ, see ``count_components``."""

@@ -345,6 +345,7 @@ def make_source(card: CardConfig, entry: int, path: Path) -> Source:
         pbc=file.pbc,
         format=file.format,
         columns=file.columns,
+        one_part=file.one_part,
     )
 
 
@@ -422,7 +423,7 @@ def _check_reader_options(entry: FileConfig, reader: Reader, path: Path) -> None
     Raises:
         ConfigError: the card has such an option.
     """
-    for key in ("columns", "format"):
+    for key in ("columns", "format", "one_part"):
         if getattr(entry, key) and key not in reader.takes:
             raise ConfigError(
                 f"{path}: the reader of this file does not heed '{key}': drop it from [[files]], "

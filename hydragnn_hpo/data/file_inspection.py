@@ -349,7 +349,7 @@ def inspect_files(
     proposals = _add_texts(proposals, table, sample, {id_key, split.published, split.group})
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
-    warnings = [*_warn_of_files(skipped), *geometry.warnings]
+    warnings = [*_warn_of_files(skipped), *_warn_of_parts(sample), *geometry.warnings]
     warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
     return Inspection(
         make_identifier(_find_stem(paths), "data"),
@@ -780,6 +780,19 @@ def _warn_of_files(skipped: Sequence[SkippedFile]) -> Iterator[str]:
                 f"{path.name}"
             )
         yield f"{which}: {reason}"
+
+
+def _warn_of_parts(sample: StructureSample) -> Iterator[str]:
+    """Yield how many SMILES have several parts, with an example."""
+    parts = [atoms.info.get("smiles_parts", 1) for atoms in sample.structures]
+    several = [number for number, count in enumerate(parts) if count > 1]
+    if several:
+        example = escape_line(str(sample.structures[several[0]].info.get("smiles")))[:40]
+        yield (
+            f"{len(several)} of {len(parts)} SMILES have several parts, as {example}: these stand "
+            "side by side, so that properties of their contact cannot be learned; one_part = true "
+            "under [[files]] of the card sets such rows aside."
+        )
 
 
 def _warn_of_structures(

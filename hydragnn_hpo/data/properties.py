@@ -32,7 +32,10 @@ _TENSOR_WIDTHS = (6, 9)
 _GRAPH_RESULTS = {"stress", "dipole", "energy", "free_energy", "magmom"}
 """Results of ASE's calculators at graph level, whatever their length."""
 
-_READER_INFO = {"occupancy", "spacegroup", "unit_cell", "pbc", "spacegroup_kinds", "smiles"}
+_READER_INFO = {
+    *("occupancy", "spacegroup", "unit_cell", "pbc", "spacegroup_kinds"),
+    *("smiles", "smiles_parts"),
+}
 """Entries of ``info`` that readers add and that are not properties."""
 
 _STRUCTURE_ARRAYS = {

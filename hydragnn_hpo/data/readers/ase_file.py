@@ -58,7 +58,7 @@ def read_ase_file(source: Source) -> Iterator[Item]:
 def holds_one_structure(source: Source) -> bool:
     """Check whether a file holds at most one structure, also where it cannot be read.
 
-    By its format, for CIF and SDF by its content; a file of no known format counts as one structure.
+    By its format, for CIF and SDF by its content. A file of no known format counts as one.
     """
     try:
         form = source.format or _format_of(source.path)

@@ -149,8 +149,7 @@ def _is_atom(cells: Sequence[str]) -> bool:
 
 
 def _list_values(lines: Sequence[str], start: str) -> list[int]:
-    """Return the values of lines such as ``M  CHG  2   1   1   5  -1``, whose pairs are of an atom
-    and its value."""
+    """Return the second of each pair, atom and value, in lines as ``M  CHG  2   1   1   5  -1``."""
     return [int(v) for line in lines if line.startswith(start) for v in line.split()[4::2]]
 
 

@@ -52,6 +52,9 @@ class Source:
     columns: Mapping[str, int] = field(default_factory=dict)
     """For text formats, number of the column of each property, counted from 0."""
 
+    one_part: bool = False
+    """For SMILES, whether one of several parts, as a salt, is a bad structure."""
+
 
 Item = tuple[str, Atoms | DataError]
 """The name of a structure, and the structure, with its properties in ``info``, ``arrays`` or the
@@ -77,7 +80,7 @@ class Reader:
     """The pip extra that the reader needs; None where it needs none."""
 
     takes: frozenset[str] = frozenset()
-    """Options of a card that the reader accepts, out of ``columns`` and ``format``."""
+    """Options of a card that the reader accepts: ``columns``, ``format``, ``one_part``."""
 
     list_other_files: Callable[[Source], Iterable[Path]] = lambda _: ()
     """Yield the files that the reader reads in addition to the one that the card names."""

@@ -286,6 +286,17 @@ def test_a_large_file_is_read_at_its_beginning_and_in_runs(tmp_path):
     assert names[-1] == 2499
 
 
+def test_smiles_of_several_parts_are_counted(tmp_path):
+    rows = [f"{'C' * n}O,{n}.5" for n in range(1, 8)] + [f"{'C' * n}N.Cl,{n}.7" for n in (2, 3)]
+    (tmp_path / "a.csv").write_text("\n".join(["smiles,logs", *rows]))
+    seen = inspect_files([tmp_path / "a.csv"])
+    assert any("2 of 9 SMILES have several parts, as CCN.Cl:" in text for text in seen.warnings)
+    assert [target.key for target in seen.proposals.targets] == ["logs"]
+    plain = "\n".join(["smiles,logs", *rows[:7]])
+    (tmp_path / "a.csv").write_text(plain)
+    assert not any("parts" in text for text in inspect_files([tmp_path / "a.csv"]).warnings)
+
+
 def test_neighbours_decide_on_the_cutoff():
     copper = summarize_geometry([bulk("Cu", cubic=True)] * 2, ["a@0", "a@1"])
     # fcc, a = 3.61: shells of 12, 6, 24 at 2.55, 3.61, 4.42 angstrom; the next lies at 5.10

@@ -6,11 +6,15 @@ import re
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ase.build import bulk
 from ase.io import write
+from rdkit.Chem import GetPeriodicTable
+from scipy.sparse.csgraph import connected_components
 from structure_files import csv_of_paths, extxyz, folder_of_files, truths
 
 from hydragnn_hpo.data.readers import READERS, reader_of
@@ -203,6 +207,45 @@ def test_pieces_of_a_table_of_smiles_parse_it_once(tmp_path, monkeypatch):
     assert len(parsed) == 1
     path.write_text("smiles,gap\nC,1.0\nCC,2.0\n")
     assert READERS["smiles"].count(Source(path)) == 2
+
+
+SALTS = ("[Na+].[Cl-]", "CCN.Cl", "O.CC(=O)[O-].[NH4+]", "c1ccccc1C(=O)O.NCCO", "O.O.O.O.O.O")
+"""SMILES of several parts."""
+
+
+@pytest.mark.parametrize("smiles", SALTS)
+def test_parts_of_a_smiles_stand_side_by_side(smiles: str, tmp_path: Path) -> None:
+    (tmp_path / "a.smi").write_text(f"{smiles}\n{smiles}\n")
+    (_, atoms), (_, again) = READERS["smiles"].read(Source(tmp_path / "a.smi"), 0, None)
+    assert atoms == again
+    assert atoms.info["smiles_parts"] == smiles.count(".") + 1
+    table = GetPeriodicTable()
+    radii = np.array([table.GetRvdw(int(number)) for number in atoms.numbers])
+    count, part = connected_components(atoms.get_all_distances() < 1.8)
+    assert count == smiles.count(".") + 1
+    others = part[:, None] != part
+    assert (atoms.get_all_distances() > radii[:, None] + radii)[others].all()
+    ends = [
+        (
+            (atoms.positions[:, 0] - radii)[part == n].min(),
+            (atoms.positions[:, 0] + radii)[part == n].max(),
+        )
+        for n in range(count)
+    ]
+    ends.sort()
+    assert [right[0] - left[1] for left, right in pairwise(ends)] == pytest.approx(
+        [1.0] * (count - 1)
+    )
+
+
+def test_smiles_of_several_parts_are_set_aside_on_demand(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("smiles,gap\nCC,1.0\nCCN.Cl,2.0\nC1.C1,1.0\n")
+    source = Source(tmp_path / "a.csv", one_part=True)
+    (_, one), (_, salt), (_, ethane) = READERS["smiles"].read(source, 0, None)
+    assert str(one.symbols) == str(ethane.symbols) == "C2H6"
+    assert str(salt).endswith(
+        "a.csv: structure 1 (CCN.Cl) has 2 parts; give one of them, or drop one_part from the card."
+    )
 
 
 CIF = """data_x
