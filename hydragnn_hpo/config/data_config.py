@@ -534,7 +534,8 @@ class SplitConfig(Config):
     of a key of ``atoms.info``. With ``structure`` each is a group of its own."""
 
     published: str | None = None
-    """Key of ``atoms.info`` that fixes the test split; the rest is split by group."""
+    """Key of ``atoms.info`` that fixes the test split; the rest, with structures that lack it, is
+    split by group."""
 
     published_test: str = "test"
     """Value of the published key that marks the test split."""

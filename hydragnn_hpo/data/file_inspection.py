@@ -40,7 +40,7 @@ from hydragnn_hpo.data.readers.source import (
 )
 from hydragnn_hpo.data.readers.table import KNOWN, read_head
 from hydragnn_hpo.data.readers.text_folder import holds_cfg
-from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_split
+from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, names_splits, propose_split
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
 from hydragnn_hpo.data.targets import TargetProposals, propose_classes, propose_targets
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
@@ -394,9 +394,11 @@ def _add_texts(
     used = {*roles, *dict(proposals.left_out), *table.numbers}
     texts = {key: counts for key, counts in table.texts.items() if key not in used}
     names = {target.name for target in proposals.targets}
-    classes = propose_classes(texts, len(sample.structures), names)
+    properties = {key: counts for key, counts in texts.items() if not names_splits(key)}
+    classes = propose_classes(properties, len(sample.structures), names)
     known = {target.key for target in classes}
-    others = [(key, "is text, a head predicts numbers") for key in texts if key not in known]
+    text, split = "is text, a head predicts numbers", "is named as a split, but has no test part"
+    others = [(key, split if names_splits(key) else text) for key in texts if key not in known]
     return replace(
         proposals,
         targets=(*proposals.targets, *classes),
@@ -472,8 +474,7 @@ def _propose_split(
     sample: StructureSample, geometry: GeometrySummary, table: PropertyTable
 ) -> SplitProposal:
     read = len(sample.structures)
-    labels = {key: texts for key, texts in table.texts.items() if texts.total() == read}
-    return propose_split(sample.total, read, compositions=geometry.compositions, labels=labels)
+    return propose_split(sample.total, read, compositions=geometry.compositions, labels=table.texts)
 
 
 def detect_files(

@@ -46,7 +46,7 @@ _STRUCTURE_ARRAYS = {
 
 _COUNTERS = re.compile(
     r"(^|_)(id|index|idx|uid|fold|frame|seed|spg|spacegroup|space_group|split)(_number)?$|"
-    r"^(number|no|step|row|unnamed_0|time|timestep|)$"
+    r"^(number|no|step|row|unnamed_0|time|timestep|set|subset|partition|)$"
 )
 """Names of properties that count, name or sort structures; matched after ``normalize_name``."""
 

@@ -3,17 +3,20 @@
 import os
 import tomllib
 
+import numpy as np
 import pytest
 from ase.build import bulk, molecule
 from ase.io import write
 from structure_files import FIXTURES
 
+from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.build_plan import make_plan
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.data.convert_pieces import read_piece
 from hydragnn_hpo.data.file_inspection import detect_files, inspect_files, summarize_geometry
+from hydragnn_hpo.data.splits import assign_splits
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.pipeline.init_templates import count_structures, path_from, render_card
 
@@ -336,6 +339,40 @@ def test_a_published_split_is_kept(tmp_path):
         "from split: Test (10 of 40 that were read) stays test; train (20), val (10) are joined "
         "and dealt out to train, val, sel and cal"
     )
+
+
+def test_a_published_split_with_gaps_is_kept_and_no_target(tmp_path):
+    rows = [f"{'C' * (1 + n // 4)}{'OSFN'[n % 4]},{n % 7}.5" for n in range(24)]
+    parts = ["train", "test", "", "val"] * 6
+    table = [f"{row},{part}" for row, part in zip(rows, parts, strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["smiles,gap,split", *table]))
+    seen = inspect_files([tmp_path / "a.csv"])
+    assert not seen.set_aside
+    card = card_of(seen, tmp_path)
+    assert (card.split.published, list(card.targets)) == ("split", ["gap"])
+    assert seen.split.published_why == (
+        "from split: test (6 of 24 that were read) stays test; train (6), val (6), those without "
+        "a value (6) are joined and dealt out to train, val, sel and cal"
+    )
+    path = tmp_path / "made.toml"
+    path.write_text(render_card(seen, tmp_path))
+    plan = make_plan(path, None, 64)
+    graphs = [graph for piece in plan.pieces for _, graph in read_piece(plan.card, piece)]
+    published = [graph.published for graph in graphs]
+    assert published == [part or None for part in parts]
+    split = assign_splits(range(24), published, card.split, "made")
+    assert np.flatnonzero(split == SPLITS.index("test")).tolist() == list(range(1, 24, 4))
+
+
+@pytest.mark.parametrize("parts", [("train", "val"), ("train", "train", ""), ("a", "b", "c")])
+def test_a_split_without_a_test_part_is_no_target(parts, tmp_path):
+    structures = frames(42)
+    for number, atoms in enumerate(structures):
+        atoms.info["subset"] = parts[number % len(parts)]
+    seen = inspect_structures(tmp_path, structures)
+    assert seen.split.published is None
+    assert [target.key for target in seen.proposals.targets] == ["gap"]
+    assert ("subset", "is named as a split, but has no test part") in seen.proposals.left_out
 
 
 def test_files_are_named_from_where_the_card_lies(tmp_path):
