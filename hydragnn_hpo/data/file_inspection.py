@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ase import Atoms
@@ -40,6 +40,7 @@ from hydragnn_hpo.data.readers.source import (
 )
 from hydragnn_hpo.data.readers.table import KNOWN, read_head
 from hydragnn_hpo.data.readers.text_folder import holds_cfg
+from hydragnn_hpo.data.run_folders import find_repeats
 from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, names_splits, propose_split
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
 from hydragnn_hpo.data.targets import TargetProposals, propose_classes, propose_targets
@@ -246,8 +247,15 @@ _SMILES = re.compile(r"[A-Za-z0-9@+\-\[\]()=#$/\\.%:*]+", re.ASCII)
 
 _IDS = ("material_id", "mp_id", "structure_id", "uid", "identifier", "jid", "id", "name")
 
-SkippedFile = tuple[Path, str]
-"""A file of a folder without structures, and the error of reading it."""
+
+class SkippedFile(NamedTuple):
+    """A file of a folder that is left out."""
+
+    path: Path
+    reason: str
+    """The error of reading it, or whose frames it repeats."""
+    repeats: bool = False
+    """Whether it holds the frames of another file of the same run."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +302,7 @@ class StructureSample:
     torn: str | None
     """Error that ended the reading of a file early; None if there is none."""
     skipped: tuple[SkippedFile, ...]
-    """Files of folders that could not be read at all."""
+    """Files of folders that are left out."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +347,7 @@ def inspect_files(
     files, skipped = detect_files(paths)
     sample = read_sample(files)
     skipped += sample.skipped
-    files = tuple(file for file in files if file.path not in {path for path, _ in skipped})
+    files = tuple(file for file in files if file.path not in {one.path for one in skipped})
     _check_size(paths[0], sample, ())
     table = collect_properties(sample.structures)
     proposals = _propose(files, sample, table, units or {}, wanted)
@@ -483,7 +491,7 @@ def detect_files(
     """Detect how to read files and folders; a folder of plain files is replaced by its files.
 
     Returns:
-        The files to read, and those of folders that have no structures.
+        The files to read, and those of folders that are left out.
 
     Raises:
         ConfigError: a path is a graph store, a folder of too many files, or given twice.
@@ -492,15 +500,21 @@ def detect_files(
     files: list[DataFile] = []
     skipped: list[SkippedFile] = []
     for given in paths:
-        for path in _list_files(given):
+        listed = _list_files(given)
+        repeats = find_repeats(listed) if listed != [given] else {}
+        for path in listed:
+            if path in repeats:
+                reason = f"{path}: holds the same frames as {repeats[path].name}."
+                skipped.append(SkippedFile(path, reason, repeats=True))
+                continue
             try:
                 files.append(replace(_detect_file(path), in_folder=path != given))
             except DataError as error:
                 if path == given:
                     raise
-                skipped.append((path, str(error)))
+                skipped.append(SkippedFile(path, str(error)))
     if not files:
-        raise DataError(skipped[0][1])
+        raise DataError(skipped[0].reason)
     refuse_repeated([file.path for file in files])
     return tuple(files), tuple(skipped)
 
@@ -674,7 +688,7 @@ def read_sample(files: Sequence[DataFile]) -> StructureSample:
                     good.append((name, atoms))
         except DataError as error:
             if file.in_folder and len(good) + len(bad) == before:
-                skipped.append((file.path, str(error)))
+                skipped.append(SkippedFile(file.path, str(error)))
                 continue
             torn = torn or str(error)
         read = len(good) + len(bad) - before
@@ -682,7 +696,7 @@ def read_sample(files: Sequence[DataFile]) -> StructureSample:
         exact &= ended
         total += count or (read if ended else max(read, _estimate_count(file)))
     if not good:
-        empty = skipped[0][1] if skipped else f"{files[0].path}: holds no structure."
+        empty = skipped[0].reason if skipped else f"{files[0].path}: holds no structure."
         raise DataError(torn or (bad[0] if bad else empty))
     names, structures = zip(*good, strict=True)
     first = bad[0] if bad else None
@@ -771,16 +785,15 @@ def _find_id_key(table: PropertyTable, structures: int) -> str | None:
 
 
 def _warn_of_files(skipped: Sequence[SkippedFile]) -> Iterator[str]:
-    if skipped:
-        path, reason = skipped[0]
-        if len(skipped) == 1:
-            which = f"{path.name} is left out, it holds no structure that could be read"
-        else:
-            which = (
-                f"{len(skipped)} files are left out, they hold no structure that could be read, as "
-                f"{path.name}"
-            )
-        yield f"{which}: {reason}"
+    for repeats, why in (
+        (False, "they hold no structure that could be read"),
+        (True, "their frames are in another file of the run"),
+    ):
+        files = [one for one in skipped if one.repeats is repeats]
+        if files:
+            alone = len(files) == 1
+            count = "1 file is left out" if alone else f"{len(files)} files are left out, {why}"
+            yield f"{count}, as {files[0].path.name}: {files[0].reason}"
 
 
 def _warn_of_parts(sample: StructureSample) -> Iterator[str]:

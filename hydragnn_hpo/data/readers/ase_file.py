@@ -43,7 +43,7 @@ def read_ase_file(source: Source) -> Iterator[Item]:
     path = source.path
     if source.format is not None and source.format not in _READABLE:
         raise ConfigError(f"{path}: {unknown('format', source.format, _READABLE)}")
-    form = source.format or _format_of(path)
+    form = source.format or format_of(path)
     content: Path | IO[str] = path
     if path.suffix.lower() in OPENERS:
         try:
@@ -61,7 +61,7 @@ def holds_one_structure(source: Source) -> bool:
     By its format, for CIF and SDF by its content. A file of no known format counts as one.
     """
     try:
-        form = source.format or _format_of(source.path)
+        form = source.format or format_of(source.path)
     except DataError:
         return True
     if form == "cif":
@@ -219,19 +219,37 @@ def single(frames: Iterator[Atoms | DataError], place: Path | str) -> Atoms:
     return atoms
 
 
-def _format_of(path: Path) -> str:
-    """Return ASE's name of the format of a file: of a compressed one, by its name alone."""
+def format_of(path: Path) -> str:
+    """Return ASE's name of the format of a file: of a compressed one, by its name alone.
+
+    A suffix after another one that says more is left out, as in ``vasprun.xml.run-7``.
+
+    Raises:
+        DataError: the file is empty or unreadable, or its format is unknown.
+    """
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path}: is empty; get the file again.")
     packed = path.suffix.lower() in OPENERS
     name = path.with_suffix("").name if packed else str(path)
     try:
-        return str(filetype(name, read=not packed))
+        form = str(filetype(name, read=not packed))
+        suffix = Path(name).suffix.lower()
+        if form.startswith("vasp") and suffix in _CERTAIN:
+            return _CERTAIN[suffix]
+        inner = Path(name).with_suffix("")
+        if form not in ioformats and inner.suffix:
+            named = str(filetype(inner.name, read=False))
+            return named if named in ioformats else form
+        return form
     except (UnknownFileTypeError, OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
             f"{path}: cannot be read ({reason}); give a file in a format that ASE knows."
         ) from error
+
+
+_CERTAIN = {".cif": "cif", ".pdb": "proteindatabank", ".traj": "traj", ".xsf": "xsf"}
+"""ASE's names of formats by suffixes that decide, also where ``POSCAR`` is in a file's name."""
 
 
 def unreadable(place: str, form: str, error: Exception) -> DataError:
