@@ -83,6 +83,11 @@ class FileConfig(Config):
     columns: dict[str, Annotated[int, Field(ge=0, le=10**6)]] = Field(default_factory=dict)
     """Columns of a text format by their content, counted from 0, see its reader."""
 
+    length: Literal["angstrom", "bohr"] | None = None
+    """Unit of positions and cell, of extended XYZ and of what ASE reads. If left out it is that of
+    the format. n2p2's ``input.data`` is in bohr and Hartree or in angstrom and eV; if left out, the
+    one in which atoms are about as far apart as their covalent radii add up to."""
+
     one_part: bool = False
     """Set aside SMILES of several parts (salts, hydrates, dimers). Otherwise their parts stand side
     by side, their van der Waals surfaces 1 angstrom apart."""

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from ase import Atoms
-from ase.data import chemical_symbols
+from ase.data import chemical_symbols, covalent_radii
 
 from hydragnn_hpo.config import AttributeConfig, CardConfig, TargetConfig, mean_degree
 from hydragnn_hpo.data.build_plan import exceeds_limit
@@ -26,9 +26,11 @@ from hydragnn_hpo.data.properties import (
     make_identifier,
 )
 from hydragnn_hpo.data.readers import READERS, reader_of
+from hydragnn_hpo.data.readers.ase_file import N2P2, choose_length, format_of
 from hydragnn_hpo.data.readers.database import holds_lmdb
 from hydragnn_hpo.data.readers.folder import TABLE as ID_PROP
 from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
+from hydragnn_hpo.data.readers.lengths import NOBLE_GASES, LengthUnit
 from hydragnn_hpo.data.readers.smiles import NAMES
 from hydragnn_hpo.data.readers.source import (
     OPENERS,
@@ -62,9 +64,9 @@ USUAL_CUTOFF, MANY_NEIGHBORS, FEW_NEIGHBORS = 5.0, 60.0, 10.0
 """The proposed cutoff in angstrom, and the mean numbers of neighbours above and below which another
 one is proposed."""
 
-LONG_BOND = 1.6
-"""Median distance in angstrom of hydrogen atoms to their nearest neighbours, above which lengths
-may be in bohr: bonds are 0.74 to 1.1 angstrom, or 1.4 to 2.1 bohr."""
+LONG_BOND, SHORT_BOND = 1.5, 0.5
+"""Distances over the sum of covalent radii: the median of nearest atoms above which lengths may be
+in bohr, and that of any two atoms below which something is wrong with them. In bohr, 1 is 1.9."""
 
 _DIRECTIONS = {0: "in none", 1: "in 1 direction", 2: "in 2 directions", 3: "in 3 directions"}
 
@@ -122,7 +124,7 @@ def summarize_geometry(structures: Sequence[Atoms], names: Sequence[str]) -> Geo
         compositions=len({_composition(atoms) for atoms in structures}),
         twins=_count_copies(structures),
         tried=tried,
-        warnings=tuple(_warn_of_bohr(graphs)),
+        warnings=tuple(_warn_of_lengths(graphs)),
         stats=stats,
     )
 
@@ -192,21 +194,35 @@ def _count_copies(structures: Sequence[Atoms]) -> int:
     return len(structures) - len(seen)
 
 
-def _warn_of_bohr(graphs: Sequence[Graph]) -> list[str]:
-    """Warn if hydrogen atoms are so far from their neighbours that lengths may be in bohr."""
+def _warn_of_lengths(graphs: Sequence[Graph]) -> Iterator[str]:
+    """Yield warnings if atoms are so far from or near each other that lengths may be wrong."""
     nearest: list[float] = []
+    near: list[str] = []
     for graph in graphs:
         vectors = edge_vectors(graph.positions, graph.cell, graph.edges, graph.edge_shift)
+        lengths = np.linalg.norm(vectors, axis=1)
+        ratios = lengths / covalent_radii[graph.numbers[graph.edges]].sum(axis=1)
         closest = np.full(len(graph.numbers), np.inf)
-        np.minimum.at(closest, graph.edges[:, 1], np.linalg.norm(vectors, axis=1))
-        nearest += closest[(graph.numbers == 1) & np.isfinite(closest)].tolist()
+        np.minimum.at(closest, graph.edges[:, 1], ratios)
+        bonded = np.isfinite(closest) & ~np.isin(graph.numbers, NOBLE_GASES)
+        nearest += closest[bonded].tolist()
+        if len(ratios) and ratios.min() < SHORT_BOND:
+            edge = int(ratios.argmin())
+            pair = " and ".join(chemical_symbols[z] for z in graph.numbers[graph.edges[edge]])
+            near.append(f"{pair} of {escape_line(graph.id)[:60]} {lengths[edge]:.2f} angstrom")
     middle = float(np.median(nearest)) if len(nearest) >= 5 else 0.0
-    if middle < LONG_BOND:
-        return []
-    return [
-        f"hydrogen atoms are {middle:.2f} angstrom from their nearest neighbour, bonds are 0.74 to "
-        "1.1: are positions in bohr? They are taken as angstrom."
-    ]
+    if middle > LONG_BOND:
+        yield (
+            f"atoms are {middle:.2g} times as far from their nearest neighbour as their covalent "
+            "radii add up to: are positions in bohr? They are taken as angstrom; --unit "
+            "positions=bohr converts them."
+        )
+    if near:
+        yield (
+            f"in {len(near)} of {len(graphs)} structures atoms are nearer than half of what their "
+            f"covalent radii add up to, as {near[0]}: are lengths in angstrom, and are these "
+            "structures meant?"
+        )
 
 
 MAX_FILES = 1000
@@ -276,11 +292,13 @@ class DataFile:
     """Names assigned to columns without a name, in the order of the columns."""
     in_folder: bool = False
     """Whether the user has named the folder of the file rather than the file itself."""
+    length: str | None = None
+    """Unit of its lengths, if the card must say it."""
 
     @property
     def source(self) -> Source:
         """The input of the reader."""
-        return Source(self.path, self.keys, self.column)
+        return Source(self.path, self.keys, self.column, length=self.length)
 
 
 @dataclass(frozen=True)
@@ -337,20 +355,23 @@ def inspect_files(
 
     Args:
         paths: the files and folders.
-        units: units from the user, by the name of the property in the file.
+        units: units from the user, by the name of the property in the file; ``positions`` for that
+            of lengths.
         wanted: names of targets from the user.
 
     Raises:
         ConfigError: a unit or its property is unknown, or a path is not a data file.
         DataError: the files cannot be read, or have no property that can be a target.
     """
-    files, skipped = detect_files(paths)
+    units = dict(units or {})
+    length = units.pop("positions", None)
+    files, skipped = detect_files(paths, length)
     sample = read_sample(files)
     skipped += sample.skipped
     files = tuple(file for file in files if file.path not in {one.path for one in skipped})
     _check_size(paths[0], sample, ())
     table = collect_properties(sample.structures)
-    proposals = _propose(files, sample, table, units or {}, wanted)
+    proposals = _propose(files, sample, table, units, wanted)
     geometry = summarize_geometry(sample.structures, sample.names)
     split = _propose_split(sample, geometry, table)
     id_key = _find_id_key(table, len(sample.structures))
@@ -358,6 +379,8 @@ def inspect_files(
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *_warn_of_parts(sample), *geometry.warnings]
+    if length is None:
+        warnings += _warn_of_choice(files)
     warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
     return Inspection(
         make_identifier(_find_stem(paths), "data"),
@@ -486,9 +509,13 @@ def _propose_split(
 
 
 def detect_files(
-    paths: Sequence[Path],
+    paths: Sequence[Path], length: str | None = None
 ) -> tuple[tuple[DataFile, ...], tuple[SkippedFile, ...]]:
     """Detect how to read files and folders; a folder of plain files is replaced by its files.
+
+    Args:
+        paths: the files and folders.
+        length: unit of lengths from the user.
 
     Returns:
         The files to read, and those of folders that are left out.
@@ -508,7 +535,7 @@ def detect_files(
                 skipped.append(SkippedFile(path, reason, repeats=True))
                 continue
             try:
-                files.append(replace(_detect_file(path), in_folder=path != given))
+                files.append(replace(_detect_file(path, length), in_folder=path != given))
             except DataError as error:
                 if path == given:
                     raise
@@ -547,7 +574,22 @@ def _may_hold_structures(entry: Path, root: Path) -> bool:
     return not hidden and "readme" not in entry.name.lower()
 
 
-def _detect_file(path: Path) -> DataFile:
+def _detect_file(path: Path, length: str | None) -> DataFile:
+    file = _detect_reader(path)
+    if length is None:
+        is_n2p2 = file.kind == "ase_file" and format_of(path) == N2P2
+        return replace(file, length=choose_length(path)) if is_n2p2 else file
+    if length not in get_args(LengthUnit):
+        raise ConfigError(f"--unit positions: {unknown('unit', length, get_args(LengthUnit))}")
+    if "length" not in file.reader.takes:
+        raise ConfigError(
+            f"{path}: lengths of this format are in angstrom: drop --unit positions, or convert "
+            "the file to extended XYZ."
+        )
+    return replace(file, length=length)
+
+
+def _detect_reader(path: Path) -> DataFile:
     reader = reader_of(Source(path), None)
     kind = next(key for key, value in READERS.items() if value is reader)
     if kind == "folder":
@@ -794,6 +836,18 @@ def _warn_of_files(skipped: Sequence[SkippedFile]) -> Iterator[str]:
             alone = len(files) == 1
             count = "1 file is left out" if alone else f"{len(files)} files are left out, {why}"
             yield f"{count}, as {files[0].path.name}: {files[0].reason}"
+
+
+def _warn_of_choice(files: Sequence[DataFile]) -> Iterator[str]:
+    """Yield in which units files are whose format does not say them."""
+    chosen = [file for file in files if file.length is not None]
+    if chosen:
+        units = {"bohr": "bohr and Hartree", "angstrom": "angstrom and eV"}[str(chosen[0].length)]
+        more = f" (and {len(chosen) - 1} more)" if len(chosen) > 1 else ""
+        yield (
+            f"{escape_line(chosen[0].path.name)}{more} does not say its units: {units} by the "
+            "distances of its atoms; if that is wrong, correct length under [[files]] of the card."
+        )
 
 
 def _warn_of_parts(sample: StructureSample) -> Iterator[str]:

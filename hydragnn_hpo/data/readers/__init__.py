@@ -18,10 +18,10 @@ from hydragnn_hpo.data.readers.text_folder import CFG, LSMS, holds_cfg
 from hydragnn_hpo.errors import ConfigError, unknown
 
 READERS: dict[str, Reader] = {
-    "ase_file": in_one_piece(read_ase_file, frozenset({"format"})),
+    "ase_file": in_one_piece(read_ase_file, frozenset({"format", "length"})),
     "cfg": CFG,
     "database": DATABASE,
-    "extxyz": Reader(count_extxyz, read_extxyz),
+    "extxyz": Reader(count_extxyz, read_extxyz, takes=frozenset({"length"})),
     "folder": FOLDER,
     "hydragnn_bp": HYDRAGNN_BP,
     "lsms": LSMS,

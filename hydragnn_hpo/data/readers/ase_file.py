@@ -1,6 +1,7 @@
 """Anything ASE reads: CIF, POSCAR, trajectories and many more; also compressed."""
 
 import codecs
+import contextlib
 import io
 import os
 import re
@@ -15,6 +16,7 @@ from ase.io import iread
 from ase.io.cif import CIFBlock, parse_cif
 from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
+from hydragnn_hpo.data.readers.lengths import LengthUnit, decide_length, to_angstrom
 from hydragnn_hpo.data.readers.read_limits import LimitExceeded, read_limits
 from hydragnn_hpo.data.readers.sdf import holds_one_molecule, molecules_of
 from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, count_lines, read_text
@@ -51,8 +53,35 @@ def read_ase_file(source: Source) -> Iterator[Item]:
                 content = io.StringIO(read_text(path))
         except LimitExceeded as error:
             raise unreadable(f"{path}: structure 0", form, error) from error
-    for number, atoms in enumerate(structures_in(content, form, path)):
+    length = source.length
+    if form == N2P2 and length is None:
+        length = choose_length(path)
+    for number, atoms in enumerate(structures_in(content, form, path, length)):
         yield f"{path.name}@{number}", atoms
+
+
+N2P2 = "runnerdata"
+"""ASE's name of the format of n2p2 and RuNNer, which does not say its units."""
+
+
+def choose_length(path: Path) -> LengthUnit:
+    """Choose the unit of lengths of a file of n2p2 by the distances of its atoms.
+
+    Raises:
+        ConfigError: it is not clear which unit they are in.
+        DataError: the file cannot be read.
+    """
+    content = io.StringIO(read_text(path))
+    frames = structures_in(content, N2P2, path, "bohr")
+    with contextlib.closing(frames):  # type: ignore[type-var]
+        unit = decide_length(atoms for atoms in frames if isinstance(atoms, Atoms))
+    if unit is None:
+        raise ConfigError(
+            f"{path}: does not say whether it is in bohr and Hartree or in angstrom and eV, and "
+            'distances of its atoms fit neither well: write length = "bohr" or "angstrom" under '
+            "[[files]] of the card, or give init --unit positions=bohr or positions=angstrom."
+        )
+    return unit
 
 
 def holds_one_structure(source: Source) -> bool:
@@ -76,7 +105,7 @@ _BLOCK = re.compile(rb"\s*data_", re.IGNORECASE)
 
 
 def structures_in(
-    content: Path | IO[str], form: str, place: Path | str
+    content: Path | IO[str], form: str, place: Path | str, length: str | None = None
 ) -> Iterator[Atoms | DataError]:
     """Yield the structures of a file or a text stream, and the error of one that is not usable.
 
@@ -84,6 +113,8 @@ def structures_in(
         content: path or text stream.
         form: ASE's name of the format.
         place: file, for errors.
+        length: unit of lengths; None means angstrom. It also decides on energies of n2p2's files,
+            which are in Hartree or in eV.
 
     Raises:
         DataError: ASE cannot read the next structure, or there is none.
@@ -97,7 +128,12 @@ def structures_in(
             frames = molecules_of(content)
         else:
             # otherwise ``NAME@0`` would be structure 0 of the file NAME
-            whole = {"parallel": False, "do_not_split_by_at_sign": True}
+            whole: dict[str, Any] = {"parallel": False, "do_not_split_by_at_sign": True}
+            if form == N2P2:
+                from ase.io.runner.runneratoms import Units
+
+                whole["input_units"] = Units.ATOMIC if length == "bohr" else Units.ASE
+                length = None
             frames = iread(content, ":", format=form, **whole)
         while True:
             with read_limits(size):
@@ -107,7 +143,7 @@ def structures_in(
             if isinstance(atoms, str):
                 yield DataError(f"{place}: structure {number} {atoms}; mend or remove it.")
             else:
-                yield atoms
+                yield to_angstrom(atoms, length)
             number += 1
     except (MemoryError, GeneratorExit):
         raise

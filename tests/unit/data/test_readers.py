@@ -20,7 +20,7 @@ from structure_files import csv_of_paths, extxyz, folder_of_files, truths
 from hydragnn_hpo.data.readers import READERS, reader_of
 from hydragnn_hpo.data.readers import extxyz as extxyz_reader
 from hydragnn_hpo.data.readers import smiles as smiles_reader
-from hydragnn_hpo.data.readers.ase_file import single_structure
+from hydragnn_hpo.data.readers.ase_file import format_of, single_structure
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -499,3 +499,22 @@ def test_one_molecule_is_wanted_where_one_belongs(tmp_path: Path) -> None:
     (tmp_path / "a.sdf").write_text(AMMONIUM * 2)
     with pytest.raises(DataError, match="holds several structures where one belongs"):
         single_structure(tmp_path / "a.sdf")
+
+
+def test_the_suffix_of_a_cif_and_an_inner_suffix_decide(tmp_path: Path) -> None:
+    crystal = bulk("NaCl", "rocksalt", a=5.6)
+    write(tmp_path / "NaCl-POSCAR0.cif", crystal, format="cif")
+    assert len(single_structure(tmp_path / "NaCl-POSCAR0.cif")) == 2
+    write(tmp_path / "a.xsf.run-7", crystal, format="xsf")
+    assert len(single_structure(tmp_path / "a.xsf.run-7")) == 2
+    write(tmp_path / "POSCAR.2", crystal, format="vasp")
+    assert len(single_structure(tmp_path / "POSCAR.2")) == 2
+    for name, form in {
+        "vasprun.xml.run-7": "vasp-xml",
+        "OUTCAR.run-7": "vasp-out",
+        "a-POSCAR.cif.gz": "cif",
+        "CONTCAR.cif": "cif",
+        "XDATCAR_2": "vasp-xdatcar",
+    }.items():
+        (tmp_path / name).write_text("<modeling>")
+        assert format_of(tmp_path / name) == form
