@@ -56,8 +56,11 @@ def _find_vasp_runs(files: Sequence[Path]) -> Iterator[Run]:
         name = file.stem if file.suffix.lower() in OPENERS else file.name
         if match := _VASP_NAME.search(name):
             run = _VASP_NAME.sub("", name, count=1).replace(".xml", "")
-            runs[run].setdefault(match.group(), file)
+            kind = match.group()
+            runs[run][file.name if kind in runs[run] else kind] = file  # OUTCAR and OUTCAR.gz
     for members in runs.values():
+        if len(members) == 1:
+            continue
         steps = {kind: _count_steps(kind, members[kind]) for kind in _STEPS if kind in members}
         best = max(steps, key=lambda kind: steps[kind], default=None)
         if best is not None and steps[best]:

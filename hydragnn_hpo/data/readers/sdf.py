@@ -29,7 +29,7 @@ from hydragnn_hpo.sanitize import shorten
 _END = "$$$$"
 """Beginning of the line after a molecule."""
 
-_TAG = re.compile(r">.*?<(.+)>")
+_TAG = re.compile(r">.*?<([^<>]+)>")
 """Line before the value of a tag: ``>  <logp>  (1)``."""
 
 _CHARGES = {1: 3, 2: 2, 3: 1, 5: -1, 6: -2, 7: -3}
@@ -138,7 +138,9 @@ def _parse_v2000(record: Record) -> Atoms:
     charges = _list_values(rest, "M  CHG")
     radicals = _list_values(rest, "M  RAD")
     if not charges and not radicals:
-        codes = [int(line[36:39].strip() or 0) for line in lines]
+        pairs = zip(lines, cells, strict=True)
+        after = [line.partition(cell[3])[2].split() for line, cell in pairs]
+        codes = [int(words[1]) for words in after if len(words) > 1 and words[1].isdigit()]
         charges = [_CHARGES.get(code, 0) for code in codes]
         radicals = [2 for code in codes if code == 4]
     return _make(cells, charges, radicals)

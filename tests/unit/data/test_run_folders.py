@@ -99,6 +99,7 @@ XML_STEP = "  <calculation>\n"
         ({"POSCAR": "", "OUTCAR": "a job that was killed"}, {}),
         ({"POSCAR_1": "", "OUTCAR": OUTCAR_STEP}, {}),
         ({"a/POSCAR": "", "b/OUTCAR": OUTCAR_STEP}, {}),
+        ({"OUTCAR": OUTCAR_STEP, "OUTCAR.gz": ""}, {"OUTCAR.gz": "OUTCAR"}),
         ({"POSCAR": "", "OUTCAR": OUTCAR_STEP}, {"POSCAR": "OUTCAR"}),
         ({"vasprun.xml": XML_STEP, "OUTCAR": OUTCAR_STEP}, {"OUTCAR": "vasprun.xml"}),
         ({"vasprun.xml": XML_STEP, "OUTCAR": OUTCAR_STEP * 2}, {"vasprun.xml": "OUTCAR"}),
