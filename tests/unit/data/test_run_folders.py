@@ -9,7 +9,8 @@ from ase.io import write
 from hydragnn_hpo.data.file_inspection import inspect_files
 from hydragnn_hpo.data.run_folders import find_repeats
 
-STEP = """<calculation><scstep><energy><i name="e_fr_energy">{free}</i></energy></scstep>
+STEP = """<calculation><scstep><energy><i name="e_fr_energy">{free}</i>
+<i name="e_wo_entrp">{energy}</i><i name="e_0_energy">{energy}</i></energy></scstep>
 <structure><crystal><varray name="basis"><v>4 0 0</v><v>0 4 0</v><v>0 0 4</v></varray></crystal>
 <varray name="positions"><v>0 0 0</v><v>0.5 0.5 {z}</v></varray></structure>
 <varray name="forces"><v>0 0 {force}</v><v>0 0 -{force}</v></varray>
