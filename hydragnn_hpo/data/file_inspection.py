@@ -355,8 +355,7 @@ def inspect_files(
 
     Args:
         paths: the files and folders.
-        units: units from the user, by the name of the property in the file; ``positions`` for that
-            of lengths.
+        units: units from the user by property in the file; ``positions`` has that of lengths.
         wanted: names of targets from the user.
 
     Raises:
@@ -365,10 +364,7 @@ def inspect_files(
     """
     units = dict(units or {})
     length = units.pop("positions", None)
-    files, skipped = detect_files(paths, length)
-    sample = read_sample(files)
-    skipped += sample.skipped
-    files = tuple(file for file in files if file.path not in {one.path for one in skipped})
+    files, skipped, sample = _read_files(paths, length)
     _check_size(paths[0], sample, ())
     table = collect_properties(sample.structures)
     proposals = _propose(files, sample, table, units, wanted)
@@ -378,10 +374,9 @@ def inspect_files(
     proposals = _add_texts(proposals, table, sample, {id_key, split.published, split.group})
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
-    warnings = [*_warn_of_files(skipped), *_warn_of_parts(sample), *geometry.warnings]
-    if length is None:
-        warnings += _warn_of_choice(files)
-    warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
+    warnings = [*_warn_of_files(skipped), *_warn_of_input(files, sample, length)]
+    warnings += [*geometry.warnings, *_warn_of_structures(sample, geometry, set_aside)]
+    warnings += [*proposals.warnings, *filter(None, [split.warning])]
     return Inspection(
         make_identifier(_find_stem(paths), "data"),
         files,
@@ -391,8 +386,19 @@ def inspect_files(
         proposals,
         id_key,
         set_aside,
-        (*warnings, *([split.warning] if split.warning else [])),
+        tuple(warnings),
     )
+
+
+def _read_files(
+    paths: Sequence[Path], length: str | None
+) -> tuple[tuple[DataFile, ...], tuple[SkippedFile, ...], StructureSample]:
+    """Return the files with structures, those that are left out, and a sample of structures."""
+    files, skipped = detect_files(paths, length)
+    sample = read_sample(files)
+    skipped += sample.skipped
+    left_out = {one.path for one in skipped}
+    return tuple(file for file in files if file.path not in left_out), skipped, sample
 
 
 def _check_size(path: Path, sample: StructureSample, set_aside: Sequence[str]) -> None:
@@ -838,20 +844,24 @@ def _warn_of_files(skipped: Sequence[SkippedFile]) -> Iterator[str]:
             yield f"{count}, as {files[0].path.name}: {files[0].reason}"
 
 
-def _warn_of_choice(files: Sequence[DataFile]) -> Iterator[str]:
-    """Yield in which units files are whose format does not say them."""
-    chosen = [file for file in files if file.length is not None]
-    if chosen:
-        units = {"bohr": "bohr and Hartree", "angstrom": "angstrom and eV"}[str(chosen[0].length)]
-        more = f" (and {len(chosen) - 1} more)" if len(chosen) > 1 else ""
+def _warn_of_input(
+    files: Sequence[DataFile], sample: StructureSample, length: str | None
+) -> Iterator[str]:
+    """Yield what was decided where the input does not say it: units, and places of parts.
+
+    Args:
+        files: the files.
+        sample: their structures.
+        length: unit of lengths from the user.
+    """
+    decided = [file for file in files if file.length is not None and length is None]
+    if decided:
+        units = {"bohr": "bohr and Hartree", "angstrom": "angstrom and eV"}[str(decided[0].length)]
+        more = f" (and {len(decided) - 1} more)" if len(decided) > 1 else ""
         yield (
-            f"{escape_line(chosen[0].path.name)}{more} does not say its units: {units} by the "
+            f"{escape_line(decided[0].path.name)}{more} does not say its units: {units} by the "
             "distances of its atoms; if that is wrong, correct length under [[files]] of the card."
         )
-
-
-def _warn_of_parts(sample: StructureSample) -> Iterator[str]:
-    """Yield how many SMILES have several parts, with an example."""
     parts = [atoms.info.get("smiles_parts", 1) for atoms in sample.structures]
     several = [number for number, count in enumerate(parts) if count > 1]
     if several:

@@ -492,8 +492,8 @@ class _Proposer:
         Args:
             kept: names of properties that stay.
         """
-        both = [self.table.numbers.get(name) for name in ("energy", "free_energy")]
-        if not self.in_ase_units or None in both or kept & {"energy", "free_energy"}:
+        both = {"energy", "free_energy"}
+        if not self.in_ase_units or not both <= set(self.table.numbers) or both & set(kept):
             return {}
         if self.has_forces:
             return {"energy": "is free_energy without smearing, and forces belong to free_energy"}

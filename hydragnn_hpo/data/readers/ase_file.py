@@ -122,19 +122,7 @@ def structures_in(
     number = 0
     try:
         size = _size_of(content)
-        if form == "cif":
-            frames: Iterator[Atoms | str] = _read_cif(content)
-        elif form == "sdf":
-            frames = molecules_of(content)
-        else:
-            # otherwise ``NAME@0`` would be structure 0 of the file NAME
-            whole: dict[str, Any] = {"parallel": False, "do_not_split_by_at_sign": True}
-            if form == N2P2:
-                from ase.io.runner.runneratoms import Units
-
-                whole["input_units"] = Units.ATOMIC if length == "bohr" else Units.ASE
-                length = None
-            frames = iread(content, ":", format=form, **whole)
+        frames = _frames_in(content, form, length)
         while True:
             with read_limits(size):
                 atoms = next(frames, None)
@@ -143,7 +131,7 @@ def structures_in(
             if isinstance(atoms, str):
                 yield DataError(f"{place}: structure {number} {atoms}; mend or remove it.")
             else:
-                yield to_angstrom(atoms, length)
+                yield to_angstrom(atoms, None if form == N2P2 else length)
             number += 1
     except (MemoryError, GeneratorExit):
         raise
@@ -153,6 +141,22 @@ def structures_in(
         raise DataError(
             f"{place}: was read as {form} and holds no structure; give a file of structures."
         )
+
+
+def _frames_in(content: Path | IO[str], form: str, length: str | None) -> Iterator[Atoms | str]:
+    """Yield structures, and for one that is not usable the problem; see ``structures_in``."""
+    if form == "cif":
+        return _read_cif(content)
+    if form == "sdf":
+        return molecules_of(content)
+    # otherwise ``NAME@0`` would be structure 0 of the file NAME
+    options: dict[str, Any] = {"parallel": False, "do_not_split_by_at_sign": True}
+    if form == N2P2:
+        from ase.io.runner.runneratoms import Units
+
+        options["input_units"] = Units.ATOMIC if length == "bohr" else Units.ASE
+    frames: Iterator[Atoms] = iread(content, ":", format=form, **options)
+    return frames
 
 
 def _size_of(content: Path | IO[str]) -> int:

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from ase import Atoms
 from ase.data import covalent_radii
-from ase.neighborlist import natural_cutoffs, neighbor_list
+from ase.neighborlist import neighbor_list
 
 from hydragnn_hpo.units import inside
 
@@ -39,7 +39,7 @@ def to_angstrom(atoms: Atoms, unit: str | None) -> Atoms:
     """
     if unit not in (None, "angstrom"):
         factor = inside(str(unit))[0]
-        atoms.set_cell(factor * atoms.cell.array)
+        atoms.cell = factor * atoms.cell.array
         atoms.positions *= factor
     return atoms
 
@@ -78,11 +78,10 @@ def find_nearest(atoms: Atoms) -> np.ndarray:
     if not np.isfinite(atoms.positions).all():
         return nearest
     is_crystal = atoms.cell.rank == 3
-    if is_crystal and atoms.get_volume() < _LEAST_VOLUME * len(atoms):
+    if is_crystal and atoms.cell.volume < _LEAST_VOLUME * len(atoms):
         return nearest
     atoms = Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=is_crystal and atoms.pbc)
-    cutoffs = natural_cutoffs(atoms, mult=_BONDED[1])
-    centers, others, distances = neighbor_list("ijd", atoms, cutoffs)
     radii = covalent_radii[atoms.numbers]
+    centers, others, distances = neighbor_list("ijd", atoms, _BONDED[1] * radii)  # type: ignore[no-untyped-call]
     np.minimum.at(nearest, centers, distances / (radii[centers] + radii[others]))
     return nearest

@@ -62,10 +62,9 @@ def read_sdf(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     path, number = source.path, start
     with text_errors(path), open_text(path) as file:
         for record in itertools.islice(_split_records(file), start, stop):
-            found = _molecule(record)
-            if isinstance(found, str):
-                found = DataError(f"{path}: structure {number} {found}; mend or remove it.")
-            yield f"{path.name}@{number}", found
+            atoms = _molecule(record)
+            error = DataError(f"{path}: structure {number} {atoms}; mend or remove it.")
+            yield f"{path.name}@{number}", error if isinstance(atoms, str) else atoms
             number += 1
     if not number and stop != 0:
         raise DataError(f"{path}: is empty; get the file again.")

@@ -7,6 +7,7 @@ import lzma
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ase import Atoms
@@ -159,7 +160,7 @@ def _of_row(
 def _molecule(smiles: str, place: str, one_part: bool) -> Atoms:
     """Compute positions of a molecule; the same SMILES always has the same positions."""
     from rdkit import Chem
-    from rdkit.Chem import AllChem, Descriptors
+    from rdkit.Chem import Descriptors
 
     if len(smiles) > _LONGEST_SMILES:
         raise DataError(
@@ -180,8 +181,32 @@ def _molecule(smiles: str, place: str, one_part: bool) -> Atoms:
             f"{place} has {molecule.GetNumAtoms()} atoms, RDKit would need minutes for more than "
             f"{_MAX_ATOMS}; give the molecule with positions, as in extxyz."
         )
+    positions = _embed(molecule, zlib.crc32(smiles.encode()) & 0x7FFFFFFF, place)
+    numbers = [atom.GetAtomicNum() for atom in molecule.GetAtoms()]
+    table = Chem.GetPeriodicTable()
+    _move_apart(positions, np.array([table.GetRvdw(number) for number in numbers]), parts)
+    atoms = Atoms(numbers, positions=positions)
+    atoms.info["smiles_parts"] = len(parts)
+    atoms.info["charge"] = Chem.GetFormalCharge(molecule)
+    atoms.info["spin"] = Descriptors.NumRadicalElectrons(molecule)
+    return atoms
+
+
+def _embed(molecule: Any, seed: int, place: str) -> NDArray[np.float64]:
+    """Return the positions of a conformer in angstrom, [N, 3].
+
+    Args:
+        molecule: a molecule of RDKit, with its hydrogens.
+        seed: seed of its random numbers.
+        place: file and structure, for errors.
+
+    Raises:
+        DataError: no conformer was found.
+    """
+    from rdkit.Chem import AllChem
+
     settings = AllChem.ETKDGv3()
-    settings.randomSeed = zlib.crc32(smiles.encode()) & 0x7FFFFFFF
+    settings.randomSeed = seed
     settings.maxIterations, settings.timeout = _TRIES, _SECONDS
     failed = AllChem.EmbedMolecule(molecule, settings) != 0
     if failed:
@@ -194,15 +219,7 @@ def _molecule(smiles: str, place: str, one_part: bool) -> Atoms:
         )
     if AllChem.MMFFHasAllMoleculeParams(molecule):
         AllChem.MMFFOptimizeMolecule(molecule, maxIters=500)
-    numbers = [atom.GetAtomicNum() for atom in molecule.GetAtoms()]
-    positions = np.asarray(molecule.GetConformer().GetPositions(), dtype=np.float64)
-    table = Chem.GetPeriodicTable()
-    _move_apart(positions, np.array([table.GetRvdw(number) for number in numbers]), parts)
-    atoms = Atoms(numbers, positions=positions)
-    atoms.info["smiles_parts"] = len(parts)
-    atoms.info["charge"] = Chem.GetFormalCharge(molecule)
-    atoms.info["spin"] = Descriptors.NumRadicalElectrons(molecule)
-    return atoms
+    return np.asarray(molecule.GetConformer().GetPositions(), dtype=np.float64)
 
 
 def _move_apart(
