@@ -324,10 +324,11 @@ def test_lengths_in_bohr_are_noticed(names):
 
 
 def test_hydrogen_on_a_metal_and_noble_gases_are_in_angstrom():
-    slab = fcc111("Pt", (2, 2, 2), vacuum=6.0)
-    add_adsorbate(slab, "H", 1.0, "fcc")
+    slabs = [fcc111("Pt", (2, 2, 2), vacuum=6.0) for _ in range(6)]
+    for number, slab in enumerate(slabs):
+        add_adsorbate(slab, "H", 1.0 + number / 50, "fcc")  # 1.9 angstrom from three atoms
     argon = bulk("Ar", cubic=True)  # 3.7 angstrom apart, 1.75 times the sum of the radii
-    assert not summarize_geometry([slab, argon], ["a@0", "a@1"]).warnings
+    assert not summarize_geometry([*slabs, argon], list("abcdefg")).warnings
 
 
 def test_atoms_that_are_much_too_near_are_noticed():
