@@ -251,6 +251,15 @@ def smiles(folder: Path) -> Source:
     return Source(folder / "all.csv", ("gap",))
 
 
+def sdf(folder: Path) -> Source:
+    """Write the atoms of the crystals as molecules."""
+    with (folder / "all.sdf").open("w") as file:
+        for atoms in truths():
+            write(file, atoms, format="sdf", record_separator="")
+            file.write(f"> <gap>\n{atoms.info['gap']}\n\n$$$$\n")
+    return Source(folder / "all.sdf", ("gap",))
+
+
 FIXTURES: dict[str, tuple[str, Make]] = {
     "extxyz": ("extxyz", extxyz),
     "extxyz.gz": ("extxyz", compressed("gz", gzip.compress)),
@@ -272,5 +281,6 @@ FIXTURES: dict[str, tuple[str, Make]] = {
     "cfg": ("cfg", cfg),
     "pyg": ("pyg", pyg),
     "hydragnn": ("hydragnn_bp", hydragnn_bp),
+    "sdf": ("sdf", sdf),
     "smiles": ("smiles", smiles),
 }

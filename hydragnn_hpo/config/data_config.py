@@ -84,6 +84,15 @@ class FileConfig(Config):
     columns: dict[str, Annotated[int, Field(ge=0, le=10**6)]] = Field(default_factory=dict)
     """Columns of a text format by their content, counted from 0, see its reader."""
 
+    length: Literal["angstrom", "bohr"] | None = None
+    """Unit of positions and cell, of extended XYZ and of what ASE reads. If left out it is that of
+    the format. n2p2's ``input.data`` is in bohr and Hartree or in angstrom and eV; if left out, the
+    one in which atoms are about as far apart as their covalent radii add up to."""
+
+    one_part: bool = False
+    """Set aside SMILES of several parts (salts, hydrates, dimers). Otherwise their parts stand side
+    by side, their van der Waals surfaces 1 angstrom apart."""
+
 
 WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
 """Components of a target, by its shape; spectra and classes differ, see ``count_components``."""
@@ -545,7 +554,8 @@ class SplitConfig(Config):
     of a key of ``atoms.info``. With ``structure`` each is a group of its own."""
 
     published: str | None = None
-    """Key of ``atoms.info`` that fixes the test split; the rest is split by group."""
+    """Key of ``atoms.info`` that fixes the test split; the rest, with structures that lack it, is
+    split by group."""
 
     published_test: str = "test"
     """Value of the published key that marks the test split."""

@@ -27,7 +27,7 @@ from hydragnn_hpo.config import (
     load_config,
 )
 from hydragnn_hpo.data.readers import reader_of
-from hydragnn_hpo.data.readers.source import Reader, Source
+from hydragnn_hpo.data.readers.source import OPTIONS, Reader, Source
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
 from hydragnn_hpo.files import (
     PART,
@@ -345,6 +345,8 @@ def make_source(card: CardConfig, entry: int, path: Path) -> Source:
         pbc=file.pbc,
         format=file.format,
         columns=file.columns,
+        length=file.length,
+        one_part=file.one_part,
     )
 
 
@@ -422,7 +424,7 @@ def _check_reader_options(entry: FileConfig, reader: Reader, path: Path) -> None
     Raises:
         ConfigError: the card has such an option.
     """
-    for key in ("columns", "format"):
+    for key in OPTIONS:
         if getattr(entry, key) and key not in reader.takes:
             raise ConfigError(
                 f"{path}: the reader of this file does not heed '{key}': drop it from [[files]], "

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from ase import Atoms
-from ase.data import chemical_symbols
+from ase.data import chemical_symbols, covalent_radii
 
 from hydragnn_hpo.config import AttributeConfig, CardConfig, TargetConfig, mean_degree
 from hydragnn_hpo.data.build_plan import exceeds_limit
@@ -26,9 +26,11 @@ from hydragnn_hpo.data.properties import (
     make_identifier,
 )
 from hydragnn_hpo.data.readers import READERS, reader_of
+from hydragnn_hpo.data.readers.ase_file import N2P2, choose_length, format_of
 from hydragnn_hpo.data.readers.database import holds_lmdb
 from hydragnn_hpo.data.readers.folder import TABLE as ID_PROP
 from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
+from hydragnn_hpo.data.readers.lengths import NOBLE_GASES, LengthUnit
 from hydragnn_hpo.data.readers.smiles import NAMES
 from hydragnn_hpo.data.readers.source import (
     OPENERS,
@@ -40,7 +42,8 @@ from hydragnn_hpo.data.readers.source import (
 )
 from hydragnn_hpo.data.readers.table import KNOWN, read_head
 from hydragnn_hpo.data.readers.text_folder import holds_cfg
-from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_split
+from hydragnn_hpo.data.run_folders import find_repeats
+from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, names_splits, propose_split
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
 from hydragnn_hpo.data.targets import TargetProposals, propose_classes, propose_targets
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
@@ -61,9 +64,9 @@ USUAL_CUTOFF, MANY_NEIGHBORS, FEW_NEIGHBORS = 5.0, 60.0, 10.0
 """The proposed cutoff in angstrom, and the mean numbers of neighbours above and below which another
 one is proposed."""
 
-LONG_BOND = 1.6
-"""Median distance in angstrom of hydrogen atoms to their nearest neighbours, above which lengths
-may be in bohr: bonds are 0.74 to 1.1 angstrom, or 1.4 to 2.1 bohr."""
+LONG_BOND, SHORT_BOND = 1.5, 0.5
+"""Distances over the sum of covalent radii: the median of nearest atoms above which lengths may be
+in bohr, and that of any two atoms below which something is wrong with them. In bohr, 1 is 1.9."""
 
 _DIRECTIONS = {0: "in none", 1: "in 1 direction", 2: "in 2 directions", 3: "in 3 directions"}
 
@@ -121,7 +124,7 @@ def summarize_geometry(structures: Sequence[Atoms], names: Sequence[str]) -> Geo
         compositions=len({_composition(atoms) for atoms in structures}),
         twins=_count_copies(structures),
         tried=tried,
-        warnings=tuple(_warn_of_bohr(graphs)),
+        warnings=tuple(_warn_of_lengths(graphs)),
         stats=stats,
     )
 
@@ -191,21 +194,35 @@ def _count_copies(structures: Sequence[Atoms]) -> int:
     return len(structures) - len(seen)
 
 
-def _warn_of_bohr(graphs: Sequence[Graph]) -> list[str]:
-    """Warn if hydrogen atoms are so far from their neighbours that lengths may be in bohr."""
+def _warn_of_lengths(graphs: Sequence[Graph]) -> Iterator[str]:
+    """Yield warnings if atoms are so far from or near each other that lengths may be wrong."""
     nearest: list[float] = []
+    near: list[str] = []
     for graph in graphs:
         vectors = edge_vectors(graph.positions, graph.cell, graph.edges, graph.edge_shift)
+        lengths = np.linalg.norm(vectors, axis=1)
+        ratios = lengths / covalent_radii[graph.numbers[graph.edges]].sum(axis=1)
         closest = np.full(len(graph.numbers), np.inf)
-        np.minimum.at(closest, graph.edges[:, 1], np.linalg.norm(vectors, axis=1))
-        nearest += closest[(graph.numbers == 1) & np.isfinite(closest)].tolist()
+        np.minimum.at(closest, graph.edges[:, 1], ratios)
+        bonded = np.isfinite(closest) & ~np.isin(graph.numbers, NOBLE_GASES)
+        nearest += closest[bonded].tolist()
+        if len(ratios) and ratios.min() < SHORT_BOND:
+            edge = int(ratios.argmin())
+            pair = " and ".join(chemical_symbols[z] for z in graph.numbers[graph.edges[edge]])
+            near.append(f"{pair} of {escape_line(graph.id)[:60]} {lengths[edge]:.2f} angstrom")
     middle = float(np.median(nearest)) if len(nearest) >= 5 else 0.0
-    if middle < LONG_BOND:
-        return []
-    return [
-        f"hydrogen atoms are {middle:.2f} angstrom from their nearest neighbour, bonds are 0.74 to "
-        "1.1: are positions in bohr? They are taken as angstrom."
-    ]
+    if middle > LONG_BOND:
+        yield (
+            f"atoms are {middle:.2g} times as far from their nearest neighbour as their covalent "
+            "radii add up to: are positions in bohr? They are taken as angstrom; --unit "
+            "positions=bohr converts them."
+        )
+    if near:
+        yield (
+            f"in {len(near)} of {len(graphs)} structures atoms are nearer than half of what their "
+            f"covalent radii add up to, as {near[0]}: are lengths in angstrom, and are these "
+            "structures meant?"
+        )
 
 
 MAX_FILES = 1000
@@ -223,7 +240,7 @@ COMPRESSION = 4
 TABLE_ROWS = 20
 """Number of rows by which the columns of a table are recognised."""
 
-FAST_READERS = ("extxyz", "database", "pyg", "hydragnn_bp")
+FAST_READERS = ("extxyz", "database", "pyg", "hydragnn_bp", "sdf")
 """Readers that take about a millisecond per structure; others take ten to a hundred."""
 
 SAMPLE_SIZES = {True: 2000, False: 300}
@@ -246,8 +263,15 @@ _SMILES = re.compile(r"[A-Za-z0-9@+\-\[\]()=#$/\\.%:*]+", re.ASCII)
 
 _IDS = ("material_id", "mp_id", "structure_id", "uid", "identifier", "jid", "id", "name")
 
-SkippedFile = tuple[Path, str]
-"""A file of a folder without structures, and the error of reading it."""
+
+class SkippedFile(NamedTuple):
+    """A file of a folder that is left out."""
+
+    path: Path
+    reason: str
+    """The error of reading it, or whose frames it repeats."""
+    repeats: bool = False
+    """Whether it holds the frames of another file of the same run."""
 
 
 @dataclass(frozen=True)
@@ -268,11 +292,13 @@ class DataFile:
     """Names assigned to columns without a name, in the order of the columns."""
     in_folder: bool = False
     """Whether the user has named the folder of the file rather than the file itself."""
+    length: str | None = None
+    """Unit of its lengths, if the card must say it."""
 
     @property
     def source(self) -> Source:
         """The input of the reader."""
-        return Source(self.path, self.keys, self.column)
+        return Source(self.path, self.keys, self.column, length=self.length)
 
 
 @dataclass(frozen=True)
@@ -294,7 +320,7 @@ class StructureSample:
     torn: str | None
     """Error that ended the reading of a file early; None if there is none."""
     skipped: tuple[SkippedFile, ...]
-    """Files of folders that could not be read at all."""
+    """Files of folders that are left out."""
 
 
 @dataclass(frozen=True)
@@ -329,28 +355,28 @@ def inspect_files(
 
     Args:
         paths: the files and folders.
-        units: units from the user, by the name of the property in the file.
+        units: units from the user by property in the file; ``positions`` has that of lengths.
         wanted: names of targets from the user.
 
     Raises:
         ConfigError: a unit or its property is unknown, or a path is not a data file.
         DataError: the files cannot be read, or have no property that can be a target.
     """
-    files, skipped = detect_files(paths)
-    sample = read_sample(files)
-    skipped += sample.skipped
-    files = tuple(file for file in files if file.path not in {path for path, _ in skipped})
+    units = dict(units or {})
+    length = units.pop("positions", None)
+    files, skipped, sample = _read_files(paths, length)
     _check_size(paths[0], sample, ())
     table = collect_properties(sample.structures)
-    proposals = _propose(files, sample, table, units or {}, wanted)
+    proposals = _propose(files, sample, table, units, wanted)
     geometry = summarize_geometry(sample.structures, sample.names)
     split = _propose_split(sample, geometry, table)
     id_key = _find_id_key(table, len(sample.structures))
     proposals = _add_texts(proposals, table, sample, {id_key, split.published, split.group})
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
-    warnings = [*_warn_of_files(skipped), *geometry.warnings]
-    warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
+    warnings = [*_warn_of_files(skipped), *_warn_of_input(files, sample, length)]
+    warnings += [*geometry.warnings, *_warn_of_structures(sample, geometry, set_aside)]
+    warnings += [*proposals.warnings, *filter(None, [split.warning])]
     return Inspection(
         make_identifier(_find_stem(paths), "data"),
         files,
@@ -360,8 +386,19 @@ def inspect_files(
         proposals,
         id_key,
         set_aside,
-        (*warnings, *([split.warning] if split.warning else [])),
+        tuple(warnings),
     )
+
+
+def _read_files(
+    paths: Sequence[Path], length: str | None
+) -> tuple[tuple[DataFile, ...], tuple[SkippedFile, ...], StructureSample]:
+    """Return the files with structures, those that are left out, and a sample of structures."""
+    files, skipped = detect_files(paths, length)
+    sample = read_sample(files)
+    skipped += sample.skipped
+    left_out = {one.path for one in skipped}
+    return tuple(file for file in files if file.path not in left_out), skipped, sample
 
 
 def _check_size(path: Path, sample: StructureSample, set_aside: Sequence[str]) -> None:
@@ -394,9 +431,11 @@ def _add_texts(
     used = {*roles, *dict(proposals.left_out), *table.numbers}
     texts = {key: counts for key, counts in table.texts.items() if key not in used}
     names = {target.name for target in proposals.targets}
-    classes = propose_classes(texts, len(sample.structures), names)
+    properties = {key: counts for key, counts in texts.items() if not names_splits(key)}
+    classes = propose_classes(properties, len(sample.structures), names)
     known = {target.key for target in classes}
-    others = [(key, "is text, a head predicts numbers") for key in texts if key not in known]
+    text, split = "is text, a head predicts numbers", "is named as a split, but has no test part"
+    others = [(key, split if names_splits(key) else text) for key in texts if key not in known]
     return replace(
         proposals,
         targets=(*proposals.targets, *classes),
@@ -472,17 +511,20 @@ def _propose_split(
     sample: StructureSample, geometry: GeometrySummary, table: PropertyTable
 ) -> SplitProposal:
     read = len(sample.structures)
-    labels = {key: texts for key, texts in table.texts.items() if texts.total() == read}
-    return propose_split(sample.total, read, compositions=geometry.compositions, labels=labels)
+    return propose_split(sample.total, read, compositions=geometry.compositions, labels=table.texts)
 
 
 def detect_files(
-    paths: Sequence[Path],
+    paths: Sequence[Path], length: str | None = None
 ) -> tuple[tuple[DataFile, ...], tuple[SkippedFile, ...]]:
     """Detect how to read files and folders; a folder of plain files is replaced by its files.
 
+    Args:
+        paths: the files and folders.
+        length: unit of lengths from the user.
+
     Returns:
-        The files to read, and those of folders that have no structures.
+        The files to read, and those of folders that are left out.
 
     Raises:
         ConfigError: a path is a graph store, a folder of too many files, or given twice.
@@ -491,15 +533,21 @@ def detect_files(
     files: list[DataFile] = []
     skipped: list[SkippedFile] = []
     for given in paths:
-        for path in _list_files(given):
+        listed = _list_files(given)
+        repeats = find_repeats(listed) if listed != [given] else {}
+        for path in listed:
+            if path in repeats:
+                reason = f"{path}: holds the same frames as {repeats[path].name}."
+                skipped.append(SkippedFile(path, reason, repeats=True))
+                continue
             try:
-                files.append(replace(_detect_file(path), in_folder=path != given))
+                files.append(replace(_detect_file(path, length), in_folder=path != given))
             except DataError as error:
                 if path == given:
                     raise
-                skipped.append((path, str(error)))
+                skipped.append(SkippedFile(path, str(error)))
     if not files:
-        raise DataError(skipped[0][1])
+        raise DataError(skipped[0].reason)
     refuse_repeated([file.path for file in files])
     return tuple(files), tuple(skipped)
 
@@ -532,7 +580,22 @@ def _may_hold_structures(entry: Path, root: Path) -> bool:
     return not hidden and "readme" not in entry.name.lower()
 
 
-def _detect_file(path: Path) -> DataFile:
+def _detect_file(path: Path, length: str | None) -> DataFile:
+    file = _detect_reader(path)
+    if length is None:
+        is_n2p2 = file.kind == "ase_file" and format_of(path) == N2P2
+        return replace(file, length=choose_length(path)) if is_n2p2 else file
+    if length not in get_args(LengthUnit):
+        raise ConfigError(f"--unit positions: {unknown('unit', length, get_args(LengthUnit))}")
+    if "length" not in file.reader.takes:
+        raise ConfigError(
+            f"{path}: lengths of this format are in angstrom: drop --unit positions, or convert "
+            "the file to extended XYZ."
+        )
+    return replace(file, length=length)
+
+
+def _detect_reader(path: Path) -> DataFile:
     reader = reader_of(Source(path), None)
     kind = next(key for key, value in READERS.items() if value is reader)
     if kind == "folder":
@@ -673,7 +736,7 @@ def read_sample(files: Sequence[DataFile]) -> StructureSample:
                     good.append((name, atoms))
         except DataError as error:
             if file.in_folder and len(good) + len(bad) == before:
-                skipped.append((file.path, str(error)))
+                skipped.append(SkippedFile(file.path, str(error)))
                 continue
             torn = torn or str(error)
         read = len(good) + len(bad) - before
@@ -681,7 +744,7 @@ def read_sample(files: Sequence[DataFile]) -> StructureSample:
         exact &= ended
         total += count or (read if ended else max(read, _estimate_count(file)))
     if not good:
-        empty = skipped[0][1] if skipped else f"{files[0].path}: holds no structure."
+        empty = skipped[0].reason if skipped else f"{files[0].path}: holds no structure."
         raise DataError(torn or (bad[0] if bad else empty))
     names, structures = zip(*good, strict=True)
     first = bad[0] if bad else None
@@ -770,16 +833,44 @@ def _find_id_key(table: PropertyTable, structures: int) -> str | None:
 
 
 def _warn_of_files(skipped: Sequence[SkippedFile]) -> Iterator[str]:
-    if skipped:
-        path, reason = skipped[0]
-        if len(skipped) == 1:
-            which = f"{path.name} is left out, it holds no structure that could be read"
-        else:
-            which = (
-                f"{len(skipped)} files are left out, they hold no structure that could be read, as "
-                f"{path.name}"
-            )
-        yield f"{which}: {reason}"
+    for repeats, why in (
+        (False, "they hold no structure that could be read"),
+        (True, "their frames are in another file of the run"),
+    ):
+        files = [one for one in skipped if one.repeats is repeats]
+        if files:
+            alone = len(files) == 1
+            count = "1 file is left out" if alone else f"{len(files)} files are left out, {why}"
+            yield f"{count}, as {files[0].path.name}: {files[0].reason}"
+
+
+def _warn_of_input(
+    files: Sequence[DataFile], sample: StructureSample, length: str | None
+) -> Iterator[str]:
+    """Yield what was decided where the input does not say it: units, and places of parts.
+
+    Args:
+        files: the files.
+        sample: their structures.
+        length: unit of lengths from the user.
+    """
+    decided = [file for file in files if file.length is not None and length is None]
+    if decided:
+        units = {"bohr": "bohr and Hartree", "angstrom": "angstrom and eV"}[str(decided[0].length)]
+        more = f" (and {len(decided) - 1} more)" if len(decided) > 1 else ""
+        yield (
+            f"{escape_line(decided[0].path.name)}{more} does not say its units: {units} by the "
+            "distances of its atoms; if that is wrong, correct length under [[files]] of the card."
+        )
+    parts = [atoms.info.get("smiles_parts", 1) for atoms in sample.structures]
+    several = [number for number, count in enumerate(parts) if count > 1]
+    if several:
+        example = escape_line(str(sample.structures[several[0]].info.get("smiles")))[:40]
+        yield (
+            f"{len(several)} of {len(parts)} SMILES have several parts, as {example}: these stand "
+            "side by side, so that properties of their contact cannot be learned; one_part = true "
+            "under [[files]] of the card sets such rows aside."
+        )
 
 
 def _warn_of_structures(

@@ -32,7 +32,10 @@ _TENSOR_WIDTHS = (6, 9)
 _GRAPH_RESULTS = {"stress", "dipole", "energy", "free_energy", "magmom"}
 """Results of ASE's calculators at graph level, whatever their length."""
 
-_READER_INFO = {"occupancy", "spacegroup", "unit_cell", "pbc", "spacegroup_kinds", "smiles"}
+_READER_INFO = {
+    *("occupancy", "spacegroup", "unit_cell", "pbc", "spacegroup_kinds"),
+    *("smiles", "smiles_parts"),
+}
 """Entries of ``info`` that readers add and that are not properties."""
 
 _STRUCTURE_ARRAYS = {
@@ -43,7 +46,7 @@ _STRUCTURE_ARRAYS = {
 
 _COUNTERS = re.compile(
     r"(^|_)(id|index|idx|uid|fold|frame|seed|spg|spacegroup|space_group|split)(_number)?$|"
-    r"^(number|no|step|row|unnamed_0|time|timestep|)$"
+    r"^(number|no|step|row|unnamed_0|time|timestep|set|subset|partition|)$"
 )
 """Names of properties that count, name or sort structures; matched after ``normalize_name``."""
 

@@ -4,7 +4,7 @@ Shapes: G graphs.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,10 +73,11 @@ def _mark_published(
 ) -> NDArray[np.bool_]:
     """Mark the structures that the published split puts into test, [G]."""
     fixed = np.array([value == config.published_test for value in published], dtype=bool)
-    if any(value is not None for value in published) and not fixed.any():
+    wanted = config.published is not None or any(value is not None for value in published)
+    if wanted and not fixed.any():
         raise DataError(
             f"{name}: no structure is marked '{config.published_test}' in its published split; "
-            "set split.published_test to the value that means test."
+            "correct split.published, or set split.published_test to the value that means test."
         )
     return fixed
 
@@ -145,12 +146,12 @@ def propose_split(
         total: number of structures of the data set.
         read: number of structures in the sample that was read.
         compositions: number of distinct compositions in the sample.
-        labels: for each text property that all structures of the sample have, the number of
-            structures with each text.
+        labels: for each text property the number of structures with each text.
     """
-    named_splits = ((k, _find_test(k, values)) for k, values in labels.items())
+    full = {key: _without_empty(counts) for key, counts in labels.items() if names_splits(key)}
+    named_splits = ((k, _find_test(counts, read)) for k, counts in full.items())
     published, test = next(((k, t) for k, t in named_splits if t is not None), (None, "test"))
-    kept = None if published is None else _explain_published(published, test, labels[published])
+    kept = None if published is None else _explain_published(published, test, full[published], read)
     known = (published, test, kept)
     if compositions >= MIN_COMPOSITIONS:
         scaled = total > read and compositions > read / 2
@@ -206,23 +207,39 @@ def _warn_of_calibration(groups: int, what: str) -> str | None:
     )
 
 
-def _find_test(key: str, values: Collection[str]) -> str | None:
-    """Return the value that means test; None if the property does not hold a published split."""
-    named = key.lower() in ("split", "set", "subset", "fold", "partition", "data_split")
-    test = next((value for value in values if value.lower() == "test"), None)
-    return test if named and len(values) in (2, 3, 4) else None
+def names_splits(key: str) -> bool:
+    """Check whether a property is named as one that holds a published split."""
+    return key.lower() in ("split", "set", "subset", "fold", "partition", "data_split")
 
 
-def _explain_published(key: str, test: str, counts: Mapping[str, int]) -> str:
+def _without_empty(counts: Mapping[str, int]) -> dict[str, int]:
+    return {value: count for value, count in counts.items() if value.strip()}
+
+
+def _find_test(counts: Mapping[str, int], read: int) -> str | None:
+    """Return the value that means test; None if there is none or nothing beside it.
+
+    Args:
+        counts: number of structures with each value.
+        read: number of structures that were read, those without a value included.
+    """
+    test = next((value for value in counts if value.lower() == "test"), None)
+    return test if len(counts) <= 4 and counts.get(test or "", 0) < read else None
+
+
+def _explain_published(key: str, test: str, counts: Mapping[str, int], read: int) -> str:
     """Explain which parts of a published split are kept.
 
     Args:
         key: name of the property with the split.
         test: its value that means test.
         counts: number of structures that were read with each value.
+        read: number of structures that were read, those without a value included.
     """
-    others = ", ".join(f"{name} ({n:,})" for name, n in counts.items() if name != test)
+    parts = [f"{name} ({n:,})" for name, n in counts.items() if name != test]
+    missing = read - sum(counts.values())
+    others = ", ".join([*parts, *([f"those without a value ({missing:,})"] if missing else [])])
     return (
-        f"from {key}: {test} ({counts[test]:,} of {sum(counts.values()):,} that were read) stays "
+        f"from {key}: {test} ({counts[test]:,} of {read:,} that were read) stays "
         f"test; {others} are joined and dealt out to train, val, sel and cal"
     )

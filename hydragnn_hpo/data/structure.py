@@ -4,6 +4,7 @@ Shapes: N nodes, E edges, k encodings.
 """
 
 import difflib
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -174,7 +175,8 @@ class Rules:
     """Grouping of structures: ``composition``, ``structure`` (each is its own group), or a key of
     ``atoms.info`` whose value names the group."""
     published: str | None = None
-    """Key of ``atoms.info`` that holds the published split; None where there is none."""
+    """Key of ``atoms.info`` that holds the published split, where a structure has one; None where
+    no structure has."""
     attributes: Mapping[str, AttributeConfig] = field(default_factory=dict)
     """Attributes to read, by name."""
     laplacian: int = 0
@@ -205,7 +207,6 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
     }
     attributes = attributes_of(atoms, place, rules)
     _check_sums(targets, attributes, place, rules)
-    published = None if rules.published is None else str(_info(atoms, rules.published, place))
     return Graph(
         id=place.id,
         numbers=atoms.numbers.astype(np.int16),
@@ -216,7 +217,7 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         edge_shift=edge_shift,
         targets={name: value for name, value in targets.items() if value is not None},
         group=_group(atoms, place, rules.group),
-        published=published,
+        published=_published(atoms, rules.published),
         attributes=attributes,
         laplacian=_encode(len(atoms), edges, rules.laplacian),
     )
@@ -694,6 +695,13 @@ def _group(atoms: Atoms, place: Place, group: str) -> str:
         formula, _ = atoms.symbols.formula.reduce()
         return str(formula.format("hill"))
     return str(_info(atoms, group, place))
+
+
+def _published(atoms: Atoms, key: str | None) -> str | None:
+    """Return the published split of a structure; None if it has none."""
+    value = None if key is None else atoms.info.get(key)
+    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return None if is_missing else str(value).strip() or None
 
 
 def _info(atoms: Atoms, key: str, place: Place) -> Any:

@@ -475,12 +475,29 @@ class _Proposer:
                 reason = explain_selection(prop)
             if reason is not None:
                 reasons[name] = reason
+        reasons |= self._choose_energy(kept)
         free = [
             prop
             for name, prop in self.table.numbers.items()
             if not (name in reasons or (prop.is_attribute and name not in kept))
         ]
         return reasons | self._find_repeats(free, kept)
+
+    def _choose_energy(self, kept: Collection[str]) -> dict[str, str]:
+        """Return why one of the two energies of ASE's calculators is left out.
+
+        With smearing ``energy`` is extrapolated to no smearing, and forces are derivatives of
+        ``free_energy``.
+
+        Args:
+            kept: names of properties that stay.
+        """
+        both = {"energy", "free_energy"}
+        if not self.in_ase_units or not both <= set(self.table.numbers) or both & set(kept):
+            return {}
+        if self.has_forces:
+            return {"energy": "is free_energy without smearing, and forces belong to free_energy"}
+        return {"free_energy": "is energy with smearing"}
 
     def _find_repeats(
         self, properties: Sequence[Property], kept: Collection[str]

@@ -40,12 +40,15 @@ structure_column = {{ column | toml }}
 {% if inspection.id_key is not none %}
 id_key = {{ inspection.id_key | toml }}
 {% endif %}
-{% for path, reader in files %}
+{% for path, reader, length in files %}
 
 [[files]]
 path = {{ path | toml }}
 {% if reader is not none %}
 reader = {{ reader | toml }}
+{% endif %}
+{% if length is not none %}
+length = {{ length | toml }}
 {% endif %}
 {% endfor %}
 {% for target in inspection.proposals.targets %}
@@ -147,7 +150,10 @@ def render_card(inspection: Inspection, folder: Path) -> str:
         summary=f"{count_structures(inspection)}; {describe_geometry(inspection)}.",
         title=f"{escape_line(inspection.files[0].path.name)}, as found by init",
         column=_find_column(inspection.files),
-        files=[(path_from(file.path, folder), file.card_reader) for file in inspection.files],
+        files=[
+            (path_from(file.path, folder), file.card_reader, file.length)
+            for file in inspection.files
+        ],
         certainty=CERTAINTY,
         unknown_unit=UNKNOWN,
         attributes=_name_attributes(inspection.proposals.attributes),

@@ -10,6 +10,7 @@ from hydragnn_hpo.data.readers.folder import FOLDER
 from hydragnn_hpo.data.readers.folder import TABLE as ID_PROP
 from hydragnn_hpo.data.readers.hydragnn_bp import HYDRAGNN_BP, is_hydragnn_bp
 from hydragnn_hpo.data.readers.pyg import PYG
+from hydragnn_hpo.data.readers.sdf import SDF
 from hydragnn_hpo.data.readers.smiles import SMILES, names_smiles
 from hydragnn_hpo.data.readers.source import OPENERS, Reader, Source, in_one_piece
 from hydragnn_hpo.data.readers.table import TABLE
@@ -17,14 +18,15 @@ from hydragnn_hpo.data.readers.text_folder import CFG, LSMS, holds_cfg
 from hydragnn_hpo.errors import ConfigError, unknown
 
 READERS: dict[str, Reader] = {
-    "ase_file": in_one_piece(read_ase_file, frozenset({"format"})),
+    "ase_file": in_one_piece(read_ase_file, frozenset({"format", "length"})),
     "cfg": CFG,
     "database": DATABASE,
-    "extxyz": Reader(count_extxyz, read_extxyz),
+    "extxyz": Reader(count_extxyz, read_extxyz, takes=frozenset({"length"})),
     "folder": FOLDER,
     "hydragnn_bp": HYDRAGNN_BP,
     "lsms": LSMS,
     "pyg": PYG,
+    "sdf": SDF,
     "smiles": SMILES,
     "table": TABLE,
 }
@@ -35,6 +37,7 @@ _BY_SUFFIX = {
     ".csv": "table",
     ".db": "database",
     **dict.fromkeys(LMDB, "database"),
+    ".sdf": "sdf",
     ".smi": "smiles",
     ".smiles": "smiles",
     ".pt": "pyg",
@@ -61,7 +64,7 @@ def reader_of(source: Source, name: str | None) -> Reader:
     """
     path = source.path
     if name is None and source.format is not None:
-        name = "ase_file"
+        name = "sdf" if source.format == "sdf" else "ase_file"
     if name is not None:
         if name not in READERS:
             raise ConfigError(f"{path}: {unknown('reader', name, READERS)}")
@@ -86,7 +89,7 @@ def is_single_structure(source: Source, name: str | None) -> bool:
     reader = reader_of(source, name)
     if reader is READERS["extxyz"]:
         return has_one_frame(source.path)
-    return reader is READERS["ase_file"] and holds_one_structure(source)
+    return reader in (READERS["ase_file"], SDF) and holds_one_structure(source)
 
 
 def _of_folder(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Anything ASE reads: CIF, POSCAR, trajectories and many more; also compressed."""
 
 import codecs
+import contextlib
 import io
 import os
 import re
@@ -15,7 +16,9 @@ from ase.io import iread
 from ase.io.cif import CIFBlock, parse_cif
 from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
+from hydragnn_hpo.data.readers.lengths import LengthUnit, decide_length, to_angstrom
 from hydragnn_hpo.data.readers.read_limits import LimitExceeded, read_limits
+from hydragnn_hpo.data.readers.sdf import holds_one_molecule, molecules_of
 from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, count_lines, read_text
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.sanitize import shorten, shorten_words
@@ -42,7 +45,7 @@ def read_ase_file(source: Source) -> Iterator[Item]:
     path = source.path
     if source.format is not None and source.format not in _READABLE:
         raise ConfigError(f"{path}: {unknown('format', source.format, _READABLE)}")
-    form = source.format or _format_of(path)
+    form = source.format or format_of(path)
     content: Path | IO[str] = path
     if path.suffix.lower() in OPENERS:
         try:
@@ -50,21 +53,50 @@ def read_ase_file(source: Source) -> Iterator[Item]:
                 content = io.StringIO(read_text(path))
         except LimitExceeded as error:
             raise unreadable(f"{path}: structure 0", form, error) from error
-    for number, atoms in enumerate(structures_in(content, form, path)):
+    length = source.length
+    if form == N2P2 and length is None:
+        length = choose_length(path)
+    for number, atoms in enumerate(structures_in(content, form, path, length)):
         yield f"{path.name}@{number}", atoms
+
+
+N2P2 = "runnerdata"
+"""ASE's name of the format of n2p2 and RuNNer, which does not say its units."""
+
+
+def choose_length(path: Path) -> LengthUnit:
+    """Choose the unit of lengths of a file of n2p2 by the distances of its atoms.
+
+    Raises:
+        ConfigError: it is not clear which unit they are in.
+        DataError: the file cannot be read.
+    """
+    content = io.StringIO(read_text(path))
+    frames = structures_in(content, N2P2, path, "bohr")
+    with contextlib.closing(frames):  # type: ignore[type-var]
+        unit = decide_length(atoms for atoms in frames if isinstance(atoms, Atoms))
+    if unit is None:
+        raise ConfigError(
+            f"{path}: does not say whether it is in bohr and Hartree or in angstrom and eV, and "
+            'distances of its atoms fit neither well: write length = "bohr" or "angstrom" under '
+            "[[files]] of the card, or give init --unit positions=bohr or positions=angstrom."
+        )
+    return unit
 
 
 def holds_one_structure(source: Source) -> bool:
     """Check whether a file holds at most one structure, also where it cannot be read.
 
-    By its format, and for CIF by its blocks; a file of no known format counts as one structure.
+    By its format, for CIF and SDF by its content. A file of no known format counts as one.
     """
     try:
-        form = source.format or _format_of(source.path)
+        form = source.format or format_of(source.path)
     except DataError:
         return True
     if form == "cif":
         return count_lines(source.path, _BLOCK) <= 1
+    if form == "sdf":
+        return holds_one_molecule(source.path)
     return form not in ioformats or ioformats[form].single
 
 
@@ -73,7 +105,7 @@ _BLOCK = re.compile(rb"\s*data_", re.IGNORECASE)
 
 
 def structures_in(
-    content: Path | IO[str], form: str, place: Path | str
+    content: Path | IO[str], form: str, place: Path | str, length: str | None = None
 ) -> Iterator[Atoms | DataError]:
     """Yield the structures of a file or a text stream, and the error of one that is not usable.
 
@@ -81,6 +113,8 @@ def structures_in(
         content: path or text stream.
         form: ASE's name of the format.
         place: file, for errors.
+        length: unit of lengths; None means angstrom. It also decides on energies of n2p2's files,
+            which are in Hartree or in eV.
 
     Raises:
         DataError: ASE cannot read the next structure, or there is none.
@@ -88,12 +122,7 @@ def structures_in(
     number = 0
     try:
         size = _size_of(content)
-        if form == "cif":
-            frames: Iterator[Atoms | str] = _read_cif(content)
-        else:
-            # otherwise ``NAME@0`` would be structure 0 of the file NAME
-            whole = {"parallel": False, "do_not_split_by_at_sign": True}
-            frames = iread(content, ":", format=form, **whole)
+        frames = _frames_in(content, form, length)
         while True:
             with read_limits(size):
                 atoms = next(frames, None)
@@ -102,7 +131,7 @@ def structures_in(
             if isinstance(atoms, str):
                 yield DataError(f"{place}: structure {number} {atoms}; mend or remove it.")
             else:
-                yield atoms
+                yield to_angstrom(atoms, None if form == N2P2 else length)
             number += 1
     except (MemoryError, GeneratorExit):
         raise
@@ -112,6 +141,22 @@ def structures_in(
         raise DataError(
             f"{place}: was read as {form} and holds no structure; give a file of structures."
         )
+
+
+def _frames_in(content: Path | IO[str], form: str, length: str | None) -> Iterator[Atoms | str]:
+    """Yield structures, and for one that is not usable the problem; see ``structures_in``."""
+    if form == "cif":
+        return _read_cif(content)
+    if form == "sdf":
+        return molecules_of(content)
+    # otherwise ``NAME@0`` would be structure 0 of the file NAME
+    options: dict[str, Any] = {"parallel": False, "do_not_split_by_at_sign": True}
+    if form == N2P2:
+        from ase.io.runner.runneratoms import Units
+
+        options["input_units"] = Units.ATOMIC if length == "bohr" else Units.ASE
+    frames: Iterator[Atoms] = iread(content, ":", format=form, **options)
+    return frames
 
 
 def _size_of(content: Path | IO[str]) -> int:
@@ -214,19 +259,37 @@ def single(frames: Iterator[Atoms | DataError], place: Path | str) -> Atoms:
     return atoms
 
 
-def _format_of(path: Path) -> str:
-    """Return ASE's name of the format of a file: of a compressed one, by its name alone."""
+def format_of(path: Path) -> str:
+    """Return ASE's name of the format of a file: of a compressed one, by its name alone.
+
+    A suffix after another one that says more is left out, as in ``vasprun.xml.run-7``.
+
+    Raises:
+        DataError: the file is empty or unreadable, or its format is unknown.
+    """
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path}: is empty; get the file again.")
     packed = path.suffix.lower() in OPENERS
     name = path.with_suffix("").name if packed else str(path)
     try:
-        return str(filetype(name, read=not packed))
+        form = str(filetype(name, read=not packed))
+        suffix = Path(name).suffix.lower()
+        if form.startswith("vasp") and suffix in _CERTAIN:
+            return _CERTAIN[suffix]
+        inner = Path(name).with_suffix("")
+        if form not in ioformats and inner.suffix:
+            named = str(filetype(inner.name, read=False))
+            return named if named in ioformats else form
+        return form
     except (UnknownFileTypeError, OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
             f"{path}: cannot be read ({reason}); give a file in a format that ASE knows."
         ) from error
+
+
+_CERTAIN = {".cif": "cif", ".pdb": "proteindatabank", ".traj": "traj", ".xsf": "xsf"}
+"""ASE's names of formats by suffixes that decide, also where ``POSCAR`` is in a file's name."""
 
 
 def unreadable(place: str, form: str, error: Exception) -> DataError:

@@ -20,6 +20,7 @@ import numpy as np
 from ase.io.extxyz import SPECIAL_3_3_KEYS, UNPROCESSED_KEYS, key_val_str_to_dict, read_xyz
 
 from hydragnn_hpo.data.readers.ase_file import unreadable
+from hydragnn_hpo.data.readers.lengths import to_angstrom
 from hydragnn_hpo.data.readers.read_limits import LimitExceeded, read_limits
 from hydragnn_hpo.data.readers.source import (
     OPENERS,
@@ -135,7 +136,8 @@ def read_extxyz(source: Source, start: int, stop: int | None) -> Iterator[Item]:
         DataError: the file is unreadable or empty, or no frame begins where one should.
     """
     for number, text in _frames(source, start, stop):
-        yield _item(source.path, number, text)
+        name, atoms = _item(source.path, number, text)
+        yield name, atoms if isinstance(atoms, DataError) else to_angstrom(atoms, source.length)
 
 
 def has_one_frame(path: Path) -> bool:

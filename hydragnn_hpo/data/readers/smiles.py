@@ -2,13 +2,16 @@
 
 import csv
 import functools
+import itertools
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ase import Atoms
+from numpy.typing import NDArray
 
 from hydragnn_hpo.data.readers.source import (
     Item,
@@ -41,14 +44,20 @@ _LONGEST_SMILES = 10_000
 """Most characters of a SMILES, more than any molecule of ``_MAX_ATOMS`` needs."""
 
 
+_GAP = 1.0
+"""Distance in angstrom between the van der Waals surfaces of neighbouring parts of a SMILES."""
+
+
 def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """Read molecules.
 
     A table (``.csv``) has the SMILES in ``structure_column``, or in a column named ``smiles``;
     its other columns become ``info``. A ``.smi`` file has a SMILES per line, optionally followed by
     a blank and a name. Hydrogens are added. Positions are a conformer of RDKit's ETKDG, whose seed
-    depends on the SMILES alone, relaxed with MMFF94 if that has parameters for all atoms. ``info``
-    has the SMILES, the formal ``charge``, and ``spin``, the number of unpaired electrons.
+    depends on the SMILES alone, relaxed with MMFF94 if that has parameters for all atoms. Parts
+    that no bond connects, as of a salt, stand side by side, or with ``source.one_part`` the
+    molecule is a bad structure. ``info`` has the SMILES, the number of its parts
+    (``smiles_parts``), the formal ``charge``, and ``spin``, the number of unpaired electrons.
 
     Args:
         source: the table or ``.smi`` file.
@@ -66,7 +75,7 @@ def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
             yield name, smiles
             continue
         place = f"{source.path}: structure {number} ({smiles[:40]})"
-        atoms = make_or_catch(place, lambda s=smiles, p=place: _molecule(s, p))  # type: ignore[misc]
+        atoms = make_or_catch(place, lambda s=smiles, p=place: _molecule(s, p, source.one_part))  # type: ignore[misc]
         if isinstance(atoms, Atoms):
             atoms.info.update({**info, "smiles": smiles})
         yield name, atoms
@@ -93,7 +102,7 @@ def names_smiles(source: Source) -> bool:
     return column in NAMES and column in known
 
 
-SMILES = Reader(count_smiles, read_smiles, extra="chem")
+SMILES = Reader(count_smiles, read_smiles, extra="chem", takes=frozenset({"one_part"}))
 
 
 Properties = dict[str, float | str]
@@ -148,10 +157,10 @@ def _of_row(
     return smiles, {key: value_of(cell) for key, cell in cells.items() if cell}
 
 
-def _molecule(smiles: str, place: str) -> Atoms:
+def _molecule(smiles: str, place: str, one_part: bool) -> Atoms:
     """Compute positions of a molecule; the same SMILES always has the same positions."""
     from rdkit import Chem
-    from rdkit.Chem import AllChem, Descriptors
+    from rdkit.Chem import Descriptors
 
     if len(smiles) > _LONGEST_SMILES:
         raise DataError(
@@ -162,13 +171,42 @@ def _molecule(smiles: str, place: str) -> Atoms:
     if molecule is None:
         raise DataError(f"{place} is no valid SMILES; mend or remove it.")
     molecule = Chem.AddHs(molecule)
+    parts = Chem.GetMolFrags(molecule)
+    if one_part and len(parts) > 1:
+        raise DataError(
+            f"{place} has {len(parts)} parts; give one of them, or drop one_part from the card."
+        )
     if molecule.GetNumAtoms() > _MAX_ATOMS:
         raise DataError(
             f"{place} has {molecule.GetNumAtoms()} atoms, RDKit would need minutes for more than "
             f"{_MAX_ATOMS}; give the molecule with positions, as in extxyz."
         )
+    positions = _embed(molecule, zlib.crc32(smiles.encode()) & 0x7FFFFFFF, place)
+    numbers = [atom.GetAtomicNum() for atom in molecule.GetAtoms()]
+    table = Chem.GetPeriodicTable()
+    _move_apart(positions, np.array([table.GetRvdw(number) for number in numbers]), parts)
+    atoms = Atoms(numbers, positions=positions)
+    atoms.info["smiles_parts"] = len(parts)
+    atoms.info["charge"] = Chem.GetFormalCharge(molecule)
+    atoms.info["spin"] = Descriptors.NumRadicalElectrons(molecule)
+    return atoms
+
+
+def _embed(molecule: Any, seed: int, place: str) -> NDArray[np.float64]:
+    """Return the positions of a conformer in angstrom, [N, 3].
+
+    Args:
+        molecule: a molecule of RDKit, with its hydrogens.
+        seed: seed of its random numbers.
+        place: file and structure, for errors.
+
+    Raises:
+        DataError: no conformer was found.
+    """
+    from rdkit.Chem import AllChem
+
     settings = AllChem.ETKDGv3()
-    settings.randomSeed = zlib.crc32(smiles.encode()) & 0x7FFFFFFF
+    settings.randomSeed = seed
     settings.maxIterations, settings.timeout = _TRIES, _SECONDS
     failed = AllChem.EmbedMolecule(molecule, settings) != 0
     if failed:
@@ -181,12 +219,24 @@ def _molecule(smiles: str, place: str) -> Atoms:
         )
     if AllChem.MMFFHasAllMoleculeParams(molecule):
         AllChem.MMFFOptimizeMolecule(molecule, maxIters=500)
-    numbers = [atom.GetAtomicNum() for atom in molecule.GetAtoms()]
-    positions = np.asarray(molecule.GetConformer().GetPositions(), dtype=np.float64)
-    atoms = Atoms(numbers, positions=positions)
-    atoms.info["charge"] = Chem.GetFormalCharge(molecule)
-    atoms.info["spin"] = Descriptors.NumRadicalElectrons(molecule)
-    return atoms
+    return np.asarray(molecule.GetConformer().GetPositions(), dtype=np.float64)
+
+
+def _move_apart(
+    positions: NDArray[np.float64], radii: NDArray[np.float64], parts: Sequence[Sequence[int]]
+) -> None:
+    """Move parts of a structure along x, in place, until each is beside the one before it.
+
+    RDKit centres each part at the origin, where they would interpenetrate.
+
+    Args:
+        positions: positions in angstrom, [N, 3].
+        radii: van der Waals radii in angstrom, [N].
+        parts: atoms of each part.
+    """
+    for left, right in itertools.pairwise(map(list, parts)):
+        end = (positions[left, 0] + radii[left]).max()
+        positions[right, 0] += end + _GAP - (positions[right, 0] - radii[right]).min()
 
 
 def _rdkit(path: Path) -> None:

@@ -52,11 +52,21 @@ class Source:
     columns: Mapping[str, int] = field(default_factory=dict)
     """For text formats, number of the column of each property, counted from 0."""
 
+    one_part: bool = False
+    """For SMILES, whether one of several parts, as a salt, is a bad structure."""
+
+    length: str | None = None
+    """Unit of positions and cell; None means angstrom, unless the reader decides."""
+
 
 Item = tuple[str, Atoms | DataError]
 """The name of a structure, and the structure, with its properties in ``info``, ``arrays`` or the
 results of its calculator. For a bad structure the second item is an error that names file and
 structure; reading continues with the next structure."""
+
+
+OPTIONS = ("columns", "format", "length", "one_part")
+"""Options of a card that only some readers accept."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class Reader:
     """The pip extra that the reader needs; None where it needs none."""
 
     takes: frozenset[str] = frozenset()
-    """Options of a card that the reader accepts, out of ``columns`` and ``format``."""
+    """Options of a card that the reader accepts, see ``OPTIONS``."""
 
     list_other_files: Callable[[Source], Iterable[Path]] = lambda _: ()
     """Yield the files that the reader reads in addition to the one that the card names."""

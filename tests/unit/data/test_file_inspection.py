@@ -3,17 +3,20 @@
 import os
 import tomllib
 
+import numpy as np
 import pytest
-from ase.build import bulk, molecule
+from ase.build import add_adsorbate, bulk, fcc111, molecule
 from ase.io import write
 from structure_files import FIXTURES
 
+from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.build_plan import make_plan
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.data.convert_pieces import read_piece
 from hydragnn_hpo.data.file_inspection import detect_files, inspect_files, summarize_geometry
+from hydragnn_hpo.data.splits import assign_splits
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.pipeline.init_templates import count_structures, path_from, render_card
 
@@ -286,6 +289,17 @@ def test_a_large_file_is_read_at_its_beginning_and_in_runs(tmp_path):
     assert names[-1] == 2499
 
 
+def test_smiles_of_several_parts_are_counted(tmp_path):
+    rows = [f"{'C' * n}O,{n}.5" for n in range(1, 8)] + [f"{'C' * n}N.Cl,{n}.7" for n in (2, 3)]
+    (tmp_path / "a.csv").write_text("\n".join(["smiles,logs", *rows]))
+    seen = inspect_files([tmp_path / "a.csv"])
+    assert any("2 of 9 SMILES have several parts, as CCN.Cl:" in text for text in seen.warnings)
+    assert [target.key for target in seen.proposals.targets] == ["logs"]
+    plain = "\n".join(["smiles,logs", *rows[:7]])
+    (tmp_path / "a.csv").write_text(plain)
+    assert not any("parts" in text for text in inspect_files([tmp_path / "a.csv"]).warnings)
+
+
 def test_neighbours_decide_on_the_cutoff():
     copper = summarize_geometry([bulk("Cu", cubic=True)] * 2, ["a@0", "a@1"])
     # fcc, a = 3.61: shells of 12, 6, 24 at 2.55, 3.61, 4.42 angstrom; the next lies at 5.10
@@ -298,14 +312,118 @@ def test_neighbours_decide_on_the_cutoff():
     assert (water.cutoff, water.degree, water.periodic) == (6.0, 2.0, "not periodic")
 
 
-def test_lengths_in_bohr_are_noticed():
-    angstrom = [molecule(name) for name in ("CH4", "H2O", "C2H6")]
-    names = ["a@0", "a@1", "a:3"]
-    assert not summarize_geometry(angstrom, names).warnings
+@pytest.mark.parametrize("names", [("CH4", "H2O", "C2H6"), ("CO2", "SO2", "C2Cl4")])
+def test_lengths_in_bohr_are_noticed(names):
+    angstrom = [molecule(name) for name in names]
+    places = ["a@0", "a@1", "a:3"]
+    assert not summarize_geometry(angstrom, places).warnings
     for atoms in angstrom:
         atoms.positions /= 0.529177
-    (message,) = summarize_geometry(angstrom, names).warnings
+    (message,) = summarize_geometry(angstrom, places).warnings
     assert "are positions in bohr?" in message
+
+
+def test_hydrogen_on_a_metal_and_noble_gases_are_in_angstrom():
+    slabs = [fcc111("Pt", (2, 2, 2), vacuum=6.0) for _ in range(6)]
+    for number, slab in enumerate(slabs):
+        add_adsorbate(slab, "H", 1.0 + number / 50, "fcc")  # 1.9 angstrom from three atoms
+    argon = bulk("Ar", cubic=True)  # 3.7 angstrom apart, 1.75 times the sum of the radii
+    assert not summarize_geometry([*slabs, argon], list("abcdefg")).warnings
+
+
+def test_atoms_that_are_much_too_near_are_noticed():
+    structures = [bulk("Cu"), bulk("Si"), bulk("Si")]
+    structures[1].set_cell(structures[1].cell * 0.4, scale_atoms=True)
+    (message,) = summarize_geometry(structures, ["a@0", "a@1", "a@2"]).warnings
+    # of the silicon's bonds of 5.43 * 3 ** 0.5 / 4 = 2.351 angstrom 0.4 are left
+    assert message.startswith(
+        "in 1 of 3 structures atoms are nearer than half of what their covalent radii add up to, "
+        "as Si and Si of a@1 0.94 angstrom:"
+    )
+
+
+def n2p2(folder, unit, structures):
+    """Write structures as n2p2 reads them, with lengths in a unit."""
+    factor = {"bohr": 1 / 0.52917721, "angstrom": 1.0}[unit]
+    lines = []
+    for number, atoms in enumerate(structures):
+        rows = zip(atoms.symbols, factor * atoms.positions, strict=True)
+        vectors = "\n".join(
+            "lattice {:.9f} {:.9f} {:.9f}".format(*row) for row in factor * atoms.cell.array
+        )
+        listing = "\n".join(
+            f"atom {x:.9f} {y:.9f} {z:.9f} {symbol} 0 0 0.01 0.02 0.03"
+            for symbol, (x, y, z) in rows
+        )
+        cell = f"{vectors}\n" if atoms.pbc.all() else ""
+        lines.append(f"begin\n{cell}{listing}\nenergy {-1.5 * len(atoms) - number % 3}\nend\n")
+    path = folder / "input.data"
+    path.write_text("".join(lines))
+    return path
+
+
+def sulfides():
+    made = [bulk("CuS", "zincblende", a=5.3 + n / 50) for n in range(6)]
+    return [*made, *(molecule(name) for name in ("H2O", "CH3OH"))]
+
+
+@pytest.mark.parametrize(("unit", "energy"), [("bohr", 27.211386), ("angstrom", 1.0)])
+def test_the_unit_of_a_file_of_n2p2_is_decided_by_its_distances(unit, energy, tmp_path):
+    path = n2p2(tmp_path, unit, sulfides())
+    seen = inspect_files([path])
+    assert len(seen.sample.structures) == 8
+    for atoms, truth in zip(seen.sample.structures, sulfides(), strict=True):
+        np.testing.assert_allclose(atoms.positions, truth.positions, atol=1e-5)
+        np.testing.assert_allclose(atoms.cell.array, truth.cell.array, atol=1e-5)
+    first = seen.sample.structures[0].calc.results
+    assert first["energy"] == pytest.approx(-3.0 * energy, rel=1e-6)
+    length = {"bohr": 0.529177, "angstrom": 1.0}[unit]
+    assert first["forces"][1] == pytest.approx(np.array([1, 2, 3]) * 0.01 * energy / length)
+    card = card_of(seen, tmp_path)
+    assert card.files[0].length == unit
+    assert any("input.data does not say its units" in text for text in seen.warnings)
+    (tmp_path / "made.toml").write_text(render_card(seen, tmp_path))
+    plan = make_plan(tmp_path / "made.toml", None, 64)
+    graphs = [graph for piece in plan.pieces for _, graph in read_piece(plan.card, piece)]
+    np.testing.assert_allclose(graphs[0].positions, sulfides()[0].positions, atol=1e-5)
+
+
+def test_the_unit_of_lengths_is_asked_where_distances_do_not_tell_it(tmp_path):
+    far = [molecule("H2O") for _ in range(6)]
+    for atoms in far:
+        atoms.positions *= 1.35  # as bohr 1.35, as angstrom 2.6 times the sum of the radii
+    squeezed = [molecule("H2O") for _ in range(6)]
+    for atoms in squeezed:
+        atoms.positions *= 0.7  # as bohr; as angstrom 1.3
+    argon = [bulk("Ar", cubic=True) for _ in range(6)]
+    for structures in (squeezed, argon):
+        path = n2p2(tmp_path, "bohr", structures)
+        with pytest.raises(ConfigError, match=r"input.data: does not say whether it is in bohr"):
+            inspect_files([path])
+        seen = inspect_files([path], {"positions": "bohr"})
+        np.testing.assert_allclose(
+            seen.sample.structures[0].positions, structures[0].positions, atol=1e-5
+        )
+        assert card_of(seen, tmp_path).files[0].length == "bohr"
+    assert card_of(inspect_files([n2p2(tmp_path, "bohr", far)]), tmp_path).files[0].length == "bohr"
+
+
+def test_the_user_may_say_the_unit_of_lengths(tmp_path):
+    structures = frames(8)
+    for atoms in structures:
+        atoms.positions /= 0.52917721
+    write(tmp_path / "a.extxyz", structures)
+    seen = inspect_files([tmp_path / "a.extxyz"], {"positions": "bohr"})
+    np.testing.assert_allclose(
+        seen.sample.structures[0].positions, frames(1)[0].positions, atol=1e-6
+    )
+    assert not any("bohr" in text for text in seen.warnings)
+    assert card_of(seen, tmp_path).files[0].length == "bohr"
+    with pytest.raises(ConfigError, match="unknown unit 'bhor'. Did you mean 'bohr'?"):
+        inspect_files([tmp_path / "a.extxyz"], {"positions": "bhor"})
+    (tmp_path / "a.csv").write_text("smiles,gap\nCC,1\nCCC,2\n")
+    with pytest.raises(ConfigError, match="drop --unit positions"):
+        inspect_files([tmp_path / "a.csv"], {"positions": "bohr"})
 
 
 def test_a_published_split_is_kept(tmp_path):
@@ -325,6 +443,40 @@ def test_a_published_split_is_kept(tmp_path):
         "from split: Test (10 of 40 that were read) stays test; train (20), val (10) are joined "
         "and dealt out to train, val, sel and cal"
     )
+
+
+def test_a_published_split_with_gaps_is_kept_and_no_target(tmp_path):
+    rows = [f"{'C' * (1 + n // 4)}{'OSFN'[n % 4]},{n % 7}.5" for n in range(24)]
+    parts = ["train", "test", "", "val"] * 6
+    table = [f"{row},{part}" for row, part in zip(rows, parts, strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["smiles,gap,split", *table]))
+    seen = inspect_files([tmp_path / "a.csv"])
+    assert not seen.set_aside
+    card = card_of(seen, tmp_path)
+    assert (card.split.published, list(card.targets)) == ("split", ["gap"])
+    assert seen.split.published_why == (
+        "from split: test (6 of 24 that were read) stays test; train (6), val (6), those without "
+        "a value (6) are joined and dealt out to train, val, sel and cal"
+    )
+    path = tmp_path / "made.toml"
+    path.write_text(render_card(seen, tmp_path))
+    plan = make_plan(path, None, 64)
+    graphs = [graph for piece in plan.pieces for _, graph in read_piece(plan.card, piece)]
+    published = [graph.published for graph in graphs]
+    assert published == [part or None for part in parts]
+    split = assign_splits(range(24), published, card.split, "made")
+    assert np.flatnonzero(split == SPLITS.index("test")).tolist() == list(range(1, 24, 4))
+
+
+@pytest.mark.parametrize("parts", [("train", "val"), ("train", "train", ""), ("a", "b", "c")])
+def test_a_split_without_a_test_part_is_no_target(parts, tmp_path):
+    structures = frames(42)
+    for number, atoms in enumerate(structures):
+        atoms.info["subset"] = parts[number % len(parts)]
+    seen = inspect_structures(tmp_path, structures)
+    assert seen.split.published is None
+    assert [target.key for target in seen.proposals.targets] == ["gap"]
+    assert ("subset", "is named as a split, but has no test part") in seen.proposals.left_out
 
 
 def test_files_are_named_from_where_the_card_lies(tmp_path):

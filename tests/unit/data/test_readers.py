@@ -6,17 +6,21 @@ import re
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ase.build import bulk
 from ase.io import write
+from rdkit.Chem import GetPeriodicTable
+from scipy.sparse.csgraph import connected_components
 from structure_files import csv_of_paths, extxyz, folder_of_files, truths
 
 from hydragnn_hpo.data.readers import READERS, reader_of
 from hydragnn_hpo.data.readers import extxyz as extxyz_reader
 from hydragnn_hpo.data.readers import smiles as smiles_reader
-from hydragnn_hpo.data.readers.ase_file import single_structure
+from hydragnn_hpo.data.readers.ase_file import format_of, single_structure
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -28,6 +32,7 @@ def test_the_path_chooses_the_reader(tmp_path: Path) -> None:
         "a.csv.gz": "table",
         "a.cif": "ase_file",
         "a.csv_old.xyz": "extxyz",
+        "a.sdf.gz": "sdf",
         "a.extxyz.xz": "extxyz",
     }
     for path, name in names.items():
@@ -204,6 +209,45 @@ def test_pieces_of_a_table_of_smiles_parse_it_once(tmp_path, monkeypatch):
     assert READERS["smiles"].count(Source(path)) == 2
 
 
+SALTS = ("[Na+].[Cl-]", "CCN.Cl", "O.CC(=O)[O-].[NH4+]", "c1ccccc1C(=O)O.NCCO", "O.O.O.O.O.O")
+"""SMILES of several parts."""
+
+
+@pytest.mark.parametrize("smiles", SALTS)
+def test_parts_of_a_smiles_stand_side_by_side(smiles: str, tmp_path: Path) -> None:
+    (tmp_path / "a.smi").write_text(f"{smiles}\n{smiles}\n")
+    (_, atoms), (_, again) = READERS["smiles"].read(Source(tmp_path / "a.smi"), 0, None)
+    assert atoms == again
+    assert atoms.info["smiles_parts"] == smiles.count(".") + 1
+    table = GetPeriodicTable()
+    radii = np.array([table.GetRvdw(int(number)) for number in atoms.numbers])
+    count, part = connected_components(atoms.get_all_distances() < 1.8)
+    assert count == smiles.count(".") + 1
+    others = part[:, None] != part
+    assert (atoms.get_all_distances() > radii[:, None] + radii)[others].all()
+    ends = [
+        (
+            (atoms.positions[:, 0] - radii)[part == n].min(),
+            (atoms.positions[:, 0] + radii)[part == n].max(),
+        )
+        for n in range(count)
+    ]
+    ends.sort()
+    assert [right[0] - left[1] for left, right in pairwise(ends)] == pytest.approx(
+        [1.0] * (count - 1)
+    )
+
+
+def test_smiles_of_several_parts_are_set_aside_on_demand(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("smiles,gap\nCC,1.0\nCCN.Cl,2.0\nC1.C1,1.0\n")
+    source = Source(tmp_path / "a.csv", one_part=True)
+    (_, one), (_, salt), (_, ethane) = READERS["smiles"].read(source, 0, None)
+    assert str(one.symbols) == str(ethane.symbols) == "C2H6"
+    assert str(salt).endswith(
+        "a.csv: structure 1 (CCN.Cl) has 2 parts; give one of them, or drop one_part from the card."
+    )
+
+
 CIF = """data_x
 _cell_length_a 5.6
 _cell_length_b 5.6
@@ -355,3 +399,122 @@ def test_an_at_sign_belongs_to_the_name_of_a_file(tmp_path: Path) -> None:
         text = POSCAR.replace("Na Cl\n1 1000000000", f"{symbol} Cl\n1 1")
         (tmp_path / name).write_text(text)
     assert str(single_structure(tmp_path / "POSCAR@0").symbols) == "LiCl"
+
+
+AMMONIUM = """ammonium
+  made              3D
+
+  5  4  0  0  0  0  0  0  0  0999 V2000
+    0.0000    0.0000    0.0000 N   0  0
+    0.5950    0.5950    0.5950 H   0  0
+   -0.5950   -0.5950    0.5950 H   0  0
+   -0.5950    0.5950   -0.5950 D   0  0
+-1000.5950-1000.5950-1000.5950 H   0  0
+  1  2  1  0
+  1  3  1  0
+  1  4  1  0
+  1  5  1  0
+M  CHG  1   1   1
+M  END
+>  <logp>  (1)
+-1.5
+
+> <notes>
+first line
+second line
+
+$$$$
+"""
+"""An ion, one of its atoms so far away that its numbers leave no blanks between them."""
+
+METHYL_V3000 = """
+  made              3D
+
+  0  0  0     0  0            999 V3000
+M  V30 BEGIN CTAB
+M  V30 COUNTS 2 1 0 0 0
+M  V30 BEGIN ATOM
+M  V30 1 C 0.0 0.0 -
+M  V30 0.0 0 RAD=2
+M  V30 2 H 0.0 0.0 1.1 0
+M  V30 END ATOM
+M  V30 BEGIN BOND
+M  V30 1 1 1 2
+M  V30 END BOND
+M  V30 END CTAB
+M  END
+"""
+
+FLAT = AMMONIUM.replace("3D", "2D").replace("-1000", "   -0").replace("0.5950", "0.0000")
+WITHOUT_AN_ATOM = AMMONIUM.replace("    0.5950    0.5950    0.5950 H   0  0\n", "")
+"""A record whose counts do not fit."""
+
+
+def test_an_sdf_is_read_as_all_its_molecules_with_tags(tmp_path: Path) -> None:
+    (tmp_path / "a.sdf").write_text(AMMONIUM * 2 + METHYL_V3000)
+    source = Source(tmp_path / "a.sdf")
+    reader = reader_of(source, None)
+    (name, first), (_, second), (last, third) = reader.read(source, 0, None)
+    assert (name, last, reader.count(source)) == ("a.sdf@0", "a.sdf@2", 3)
+    assert first == second
+    assert (str(first.symbols), first.positions[4, 1]) == ("NH4", -1000.595)
+    notes = "first line\nsecond line"
+    expected = {"name": "ammonium", "charge": 1, "spin": 0, "logp": -1.5, "notes": notes}
+    assert first.info == expected
+    assert (str(third.symbols), third.positions[1, 2]) == ("CH", 1.1)
+    assert third.info == {"charge": 0, "spin": 1}
+
+
+def test_charges_may_stand_in_the_lines_of_atoms(tmp_path: Path) -> None:
+    lines = AMMONIUM.replace("M  CHG  1   1   1\n", "").replace(" N   0  0", " N   0  3")
+    (tmp_path / "a.sdf").write_text(lines)
+    (_, atoms), *_ = READERS["sdf"].read(Source(tmp_path / "a.sdf"), 0, None)
+    assert atoms.info["charge"] == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        (FLAT, r"is a drawing \(2D\), which has no distances"),
+        (AMMONIUM.replace(" N ", " Q "), "has the unknown element 'Q'"),
+        (AMMONIUM.replace("0.5950 H", "0.59x0 H", 1), "cannot be read as sdf"),
+        (AMMONIUM.replace("  5  4  0", "  4  4  0"), "cannot be read as sdf"),
+        (AMMONIUM.replace("  5  4  0", " 50  4  0"), "cannot be read as sdf"),
+        (WITHOUT_AN_ATOM, "cannot be read as sdf"),
+        (METHYL_V3000.replace("COUNTS 2", "COUNTS 3") + "$$$$\n", "cannot be read as sdf"),
+        ("$$$$\n", "cannot be read as sdf"),
+    ],
+)
+def test_a_bad_record_leaves_the_other_molecules_alone(record, problem, tmp_path):
+    (tmp_path / "a.sdf").write_text(AMMONIUM + record + AMMONIUM)
+    source = Source(tmp_path / "a.sdf", format="sdf")
+    (_, first), (_, bad), (_, last) = reader_of(source, None).read(source, 0, None)
+    assert first == last
+    assert re.search(f"a.sdf: structure 1 {problem}.*; mend or remove it.$", str(bad))
+
+
+def test_one_molecule_is_wanted_where_one_belongs(tmp_path: Path) -> None:
+    (tmp_path / "a.sdf").write_text(AMMONIUM)
+    assert len(single_structure(tmp_path / "a.sdf")) == 5
+    (tmp_path / "a.sdf").write_text(AMMONIUM * 2)
+    with pytest.raises(DataError, match="holds several structures where one belongs"):
+        single_structure(tmp_path / "a.sdf")
+
+
+def test_the_suffix_of_a_cif_and_an_inner_suffix_decide(tmp_path: Path) -> None:
+    crystal = bulk("NaCl", "rocksalt", a=5.6)
+    write(tmp_path / "NaCl-POSCAR0.cif", crystal, format="cif")
+    assert len(single_structure(tmp_path / "NaCl-POSCAR0.cif")) == 2
+    write(tmp_path / "a.xsf.run-7", crystal, format="xsf")
+    assert len(single_structure(tmp_path / "a.xsf.run-7")) == 2
+    write(tmp_path / "POSCAR.2", crystal, format="vasp")
+    assert len(single_structure(tmp_path / "POSCAR.2")) == 2
+    for name, form in {
+        "vasprun.xml.run-7": "vasp-xml",
+        "OUTCAR.run-7": "vasp-out",
+        "a-POSCAR.cif.gz": "cif",
+        "CONTCAR.cif": "cif",
+        "XDATCAR_2": "vasp-xdatcar",
+    }.items():
+        (tmp_path / name).write_text("<modeling>")
+        assert format_of(tmp_path / name) == form

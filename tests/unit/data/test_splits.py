@@ -58,6 +58,8 @@ def test_five_groups_are_enough_and_four_are_not() -> None:
 def test_a_published_split_without_its_test_is_an_error() -> None:
     with pytest.raises(DataError, match=r"no structure is marked '0' .* split.published_test"):
         assign_splits(grouped([1] * 9), ["1"] * 9, SplitConfig(published_test="0"), "x")
+    with pytest.raises(DataError, match="no structure is marked 'test' in its published split"):
+        assign_splits(grouped([1] * 9), [None] * 9, SplitConfig(published="slpit"), "x")
 
 
 def test_few_compositions_cannot_be_kept_apart():

@@ -247,6 +247,10 @@ def test_groups_and_published_splits_come_from_info() -> None:
     water.info.update(family="wet", fold=np.int64(0))
     made = grouped(water, "family", "fold")
     assert (made.group, made.published) == ("wet", "0")
+    for missing in (None, "", " ", float("nan")):
+        water.info["fold"] = missing
+        assert grouped(water, "structure", "fold").published is None
+    assert grouped(water, "structure", "absent").published is None
     assert grouped(water, "structure").group == "f:4"  # counted from 1, as splits of old
     with pytest.raises(DataError, match="has no 'tribe', which the card's split asks for"):
         grouped(water, "tribe")

@@ -190,6 +190,22 @@ def test_structures_bring_their_names_and_what_is_kept(tmp_path, model):
     assert some.kept[:2] == ({"gap": 1.5, "energy": -3.0}, {"label": "x"})
 
 
+def test_every_molecule_of_an_sdf_is_predicted_and_a_bad_one_is_named(tmp_path, model, built_zip):
+    path, atoms = tmp_path / "a.sdf", frames(4)
+    with path.open("w") as file:
+        for number, one in enumerate(atoms):
+            write(file, one, format="sdf", title=f"m{number}")
+    path.write_text(path.read_text().replace("m2", "m2\nbroken"))
+    rows = table_of(model, built_zip, tmp_path / "o.csv", path)
+    assert [row["id"] for row in rows] == ["m0", "m1", "a.sdf@2", "m3"]
+    with reading_of(path, model=model) as reading:
+        _, errors = ids_and_errors(reading)
+    assert list(errors) == ["a.sdf@2"]
+    assert errors["a.sdf@2"].startswith(f"{path}: structure 2 cannot be read as sdf")
+    with reading_of(tmp_path / "a.sdf@-1", model=model) as reading:
+        assert ids_and_errors(reading) == (["m3"], {})
+
+
 @pytest.mark.parametrize("form", ["extxyz", "cif"])
 def test_standard_input_is_read_like_a_file(form, model, monkeypatch):
     text = io.BytesIO() if form == "cif" else io.StringIO()
