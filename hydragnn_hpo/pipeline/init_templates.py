@@ -73,7 +73,7 @@ classes = {{ target.classes | toml }}
 unit = {{ target.unit.name | toml }}
 {% endif %}
 {% if target.unit.name == unknown_unit %}
-# write one of: eV, meV, Hartree, Rydberg, kcal/mol, kJ/mol
+{{ ("write one of: " ~ target.unit.choices | join(", ")) | comment }}
 {% endif %}
 {% if target.energy is not none %}
 energy = {{ target.energy | toml }}
