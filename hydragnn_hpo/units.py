@@ -4,6 +4,7 @@ Source of the factors: CODATA 2018, ``ase.units.create_units("2018")`` of ASE 3.
 """
 
 import re
+from collections.abc import Mapping
 
 from hydragnn_hpo.errors import ConfigError, unknown
 
@@ -86,6 +87,20 @@ def inside(unit: str) -> tuple[float, str]:
     if unit not in _TABLE:
         raise ConfigError(unknown("unit", unit, _TABLE))
     return _TABLE[unit]
+
+
+GUESSED = " (guessed)"
+"""Follows a unit that nobody has confirmed, wherever numbers are shown."""
+
+
+def mark_guess(unit: str, *, guessed: bool) -> str:
+    """Return a unit as it is shown: with ``GUESSED`` where it is a guess; ``1`` stays as it is."""
+    return f"{unit}{GUESSED}" if guessed and unit != "1" else unit
+
+
+def shown_unit(target: Mapping[str, object]) -> str:
+    """Return the unit of a target of a store as it is shown beside numbers, see ``mark_guess``."""
+    return mark_guess(str(target["unit"]), guessed=bool(target.get("unit_guessed")))
 
 
 _SPELLINGS = {

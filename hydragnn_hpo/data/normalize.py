@@ -264,6 +264,8 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
 
 def _copy_settings(target: TargetConfig, stats: TargetStats) -> None:
     """Add the optional settings of a target to its statistics, where they are set."""
+    if target.unit_guessed:
+        stats["unit_guessed"] = True
     if target.bounds is not None:
         stats["bounds"] = target.bounds
     if target.total is not None:

@@ -180,6 +180,9 @@ class UnitGuess:
     """Units to choose from, where the user is asked."""
 
 
+NO_GUESS = UnitGuess("1", "unknown", "nothing says it: numbers stay as they are in the file")
+
+
 def is_energy(name: str) -> bool:
     """Check by name whether a property is an energy of the kind that forces derive from."""
     name = normalize_name(name)
@@ -238,7 +241,7 @@ def guess_unit(name: str, *, per_atom: bool = False, result: bool = False) -> Un
         if re.search(pattern, normalize_name(name)):
             unit = "muB/atom" if unit == "muB" and is_per_atom(name) else unit
             return UnitGuess(unit, "guessed", f"usual for {what}")
-    return UnitGuess("1", "unknown", "nothing says it: numbers stay as they are in the file")
+    return NO_GUESS
 
 
 def count_elements(numbers: Sequence[NDArray[np.int64]]) -> tuple[Array, list[int]]:
@@ -765,7 +768,7 @@ class _Proposer:
             guess: what is usual.
         """
         if normalize_name(prop.name) == "mu" and not self.are_molecules:
-            return UnitGuess("1", "unknown", "nothing says it: numbers stay as they are in the file")
+            return NO_GUESS
         if self.in_ase_units or not self.are_molecules:
             return guess
         why = "debye or e*angstrom is not known"
@@ -844,7 +847,7 @@ class _Proposer:
         name = escape_line(prop.name)
         unit = self._unit(prop, per_atom=energy == "per_atom")
         if recognised is not None and unit.sure != "said":
-            why = "it is near the energies of free atoms in this unit"
+            why = "as it is near the energies of free atoms in it"
             return UnitGuess(recognised, "recognised", why)
         if recognised is not None and inside(unit.name)[0] != inside(recognised)[0]:
             self.warnings.append(

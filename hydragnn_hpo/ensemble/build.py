@@ -159,6 +159,7 @@ from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.model import variance_key
 from hydragnn_hpo.training import keep_freed_memory, make_sampler, open_graphs, read_checkpoint
+from hydragnn_hpo.units import shown_unit
 
 logger = logging.getLogger(__name__)
 
@@ -539,7 +540,8 @@ def evaluate_heads(
         stratum = context.strata.of_rows(context.graphs, result.arrays["index"], node=node)
         elements = context.elements_of_row(name, "test")[np.flatnonzero(mask)]
         predicted = _on_labels(truth, mix, calibration, stratum[mask], elements)
-        known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
+        published = _find_published(context, name)
+        known = HeadEvidence(name, shown_unit(target), node, published=published)
         rows = _describe_rows(context, name, mask, single, result)
         result.evidence.append(known := collect_evidence(known, predicted, calibration, rows))
         result.scores[name] = _head_scores(predicted, calibration, target) | {
@@ -702,7 +704,7 @@ def _head_scores(
     figures = compute_figures(predicted, calibration, _center(target))
     figures |= norm_errors(predicted, target["shape"])
     renamed = {f"test_{k}" if k in _PREFIXED else k: v for k, v in figures.items()}
-    scores: HeadScores = replace_nonfinite({"unit": target["unit"], **renamed})
+    scores: HeadScores = replace_nonfinite({"unit": shown_unit(target), **renamed})
     return scores
 
 
@@ -966,6 +968,7 @@ def _head(
         classes=target.get("classes"),
         means=target.get("means"),
         unit=target["unit"],
+        unit_guessed=target.get("unit_guessed", False),
         energy=target.get("energy"),
         derived_from=target.get("derived_from"),
         origin=target.get("origin"),

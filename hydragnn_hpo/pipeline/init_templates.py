@@ -71,6 +71,10 @@ classes = {{ target.classes | toml }}
 {% else %}
 {{ (certainty[target.unit.sure] ~ ": " ~ target.unit.why) | comment }}
 unit = {{ target.unit.name | toml }}
+{% if target.unit.sure == "guessed" %}
+# remove this line when you know: until then every number says "guessed"
+unit_guessed = true
+{% endif %}
 {% endif %}
 {% if target.unit.name == unknown_unit %}
 {{ ("write one of: " ~ target.unit.choices | join(", ")) | comment }}

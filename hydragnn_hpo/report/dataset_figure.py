@@ -20,6 +20,7 @@ from hydragnn_hpo.report.style import (
     tidy_axis,
     write_png,
 )
+from hydragnn_hpo.units import shown_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,7 +186,7 @@ def draw_target(
 def _scale(axis: "Axes", target: Mapping[str, Any], splits: Mapping[str, Any]) -> None:
     """Label the axes; for a steep distribution, make the vertical axis logarithmic."""
     edges = splits["bins"]
-    unit = "" if target["unit"] == "1" else f" ({target['unit']})"
+    unit = "" if target["unit"] == "1" else f" ({shown_unit(target)})"
     norm = "" if target["shape"] == "scalar" else "norm "
     what = f"{norm}per {'atom' if target['level'] == 'node' else 'structure'}{unit}"
     beyond = any(row["max"] is not None and row["max"] > edges[-1] for row in _splits(splits))
