@@ -729,12 +729,13 @@ class _Proposer:
             prop: the property.
             guess: what is usual.
         """
-        possible = find_possible_units(prop, self.structures)
-        agreed = [unit for unit in possible if unit in self.possible_of_all]
-        possible = tuple(agreed) or possible
+        known = find_possible_units(prop, self.structures)
+        possible = LEVEL_UNITS if known is None else known
+        possible = tuple(unit for unit in possible if unit in self.possible_of_all) or possible
         for name, unit in self.units_beside:
             if name != prop.name and unit in possible:
-                return UnitGuess(unit, "recognised", f"as {escape_line(name)[:60]} beside it")
+                why = f"as {escape_line(name)[:60]} beside it"
+                return UnitGuess(unit, "guessed" if known is None else "recognised", why)
         if guess.name in possible:
             return guess
         middle = float(np.median(np.abs(prop.values[prop.known])))
@@ -747,7 +748,7 @@ class _Proposer:
         units = set(LEVEL_UNITS)
         for prop in self.table.numbers.values():
             if _names_level(prop) and self._find_said_unit(prop) is None:
-                units &= set(find_possible_units(prop, self.structures))
+                units &= set(find_possible_units(prop, self.structures) or LEVEL_UNITS)
         return units
 
     @cached_property
@@ -815,11 +816,12 @@ class _Proposer:
                 f"{name} is named a value per atom but grows with the structure: look at the card."
             )
         extensive = growth == "extensive" and energy is None and not per_atom
-        without_head = self.has_forces and unit.sure == "unknown" and energy is None
+        without_unit = unit.sure == "unknown" and unit.name != UNKNOWN
+        without_head = self.has_forces and without_unit and energy is None
         if extensive:
             why.append("grows with the structure")
         if len(np.unique(values)) == 2:
-            is_number = extensive or energy is not None or unit.sure != "unknown"
+            is_number = extensive or energy is not None or not without_unit
             if not is_number and (classes := _find_two_classes(values)):
                 return _make_two_classes(start, classes, why, is_mark=prop.is_mark)
             why.append("has two values only: learned as a number, 'near which of the two'")
@@ -931,8 +933,8 @@ class _Proposer:
 
 
 def _names_level(prop: Property) -> bool:
-    """Check whether a number of each structure is a level or gap of electrons, by its name."""
-    return prop.scalar and bool(re.search(_LEVELS, normalize_name(prop.name)))
+    """Check by its name whether a property of structures is a level or gap of electrons."""
+    return prop.level == "graph" and bool(re.search(_LEVELS, normalize_name(prop.name)))
 
 
 def _find_two_classes(values: Array) -> tuple[str, ...]:

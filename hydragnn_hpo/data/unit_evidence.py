@@ -48,22 +48,27 @@ LEVEL_RANGES = (
     LevelRange(r"homo|ioni[sz]ation|(^|_)[va]?i[pe]($|_)", 2.0, 26.0),
     # Levels of small basis sets lie up to 0.6 Hartree above the vacuum.
     LevelRange(r"lumo|affinity", 0.0, 20.0),
+    # Against the vacuum or the mean potential, which moves them by a few tens of eV at most.
+    LevelRange(r"fermi|vbm|cbm|work_?function", 0.0, 40.0, periodic=True),
 )
 """Ranges of levels; the first that matches a name counts. Others, such as all eigenvalues, have
 none: those of cores lie hundreds of eV deep."""
 
 
-def find_possible_units(prop: Property, structures: Sequence[Atoms]) -> tuple[str, ...]:
+def find_possible_units(prop: Property, structures: Sequence[Atoms]) -> tuple[str, ...] | None:
     """Return the units of ``LEVEL_UNITS`` in which a level or gap of electrons has a possible size.
 
     Args:
-        prop: the property, a number per structure.
+        prop: the property, of structures.
         structures: all structures.
+
+    Returns:
+        None where no range is known: for several numbers, and names without one.
     """
     name = normalize_name(prop.name)
     allowed = next((one for one in LEVEL_RANGES if re.search(one.pattern, name)), None)
-    if allowed is None:
-        return LEVEL_UNITS
+    if allowed is None or not prop.scalar:
+        return None
     known = np.flatnonzero(prop.known)
     sizes = np.abs(prop.values[known, 0])
     owners = [structures[prop.structure[row]] for row in known]

@@ -54,8 +54,7 @@ def read_stated_units(source: Source) -> Iterator[tuple[str, str]]:
     for path in _files(source.path):
         units = _read_metadata(path).get("_property_unit_dict")
         if isinstance(units, Mapping):
-            for name, unit in units.items():
-                yield str(name), "1" if unit is None else str(unit)
+            yield from ((str(name), str(unit)) for name, unit in units.items() if unit)
 
 
 DATABASE = Reader(count_database, read_database, extra="lmdb", read_units=read_stated_units)

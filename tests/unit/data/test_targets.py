@@ -483,8 +483,11 @@ HOMO, LUMO = np.linspace(-0.29, -0.22, 20), np.linspace(0.09, 0.02, 20)
         ({"ionization_energy": -HOMO}, "Hartree", "recognised"),
         ({"homo": 27211.4 * HOMO}, "?", "unknown"),
         ({"singlet_triplet_gap": 3.0 * LUMO}, "Hartree", "recognised"),
+        ({"fermi_level": HOMO}, "Hartree", "recognised"),
+        ({"fermi_level": 27.2114 * HOMO}, "eV", "guessed"),
+        ({"orbital_energies": np.outer(HOMO, [40.0, 3.0, 2.0, 1.0])}, "Hartree", "guessed"),
     ],
-    ids=["hartree", "ev", "lumo", "ip", "mev", "st"],
+    ids=["hartree", "ev", "lumo", "ip", "mev", "st", "fermi", "fermi_ev", "all"],
 )
 def test_levels_agree_with_total_energies_where_their_size_allows_it(levels, unit, sure):
     structures, energies = molecules()
