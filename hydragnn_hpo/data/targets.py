@@ -124,8 +124,6 @@ _LEVELS = (
     r"ioni[sz]ation_(energy|potential)|electron_affinity|(^|_)[va]?i[pe]($|_)"
 )
 
-_DIPOLE = r"(?<!magnetic_)dipole|^mu$"
-
 _USUAL_UNITS = (
     (
         r"shielding|chemical_?shift|(^|_)(cs|sigma|delta)_iso($|_)|nmr.*shift|shift.*nmr|^nmr$",
@@ -136,7 +134,7 @@ _USUAL_UNITS = (
     (r"modul|(^|_)(bulk|shear|elastic)|pressure", "GPa", "moduli and pressures"),
     (_LEVELS, "eV", "levels and gaps of electrons"),
     (r"hull", "eV/atom", "energies above the hull"),
-    (_DIPOLE, "e*angstrom", "dipoles"),
+    (r"(?<!magnetic_)dipole|^mu$", "e*angstrom", "dipoles"),
     (
         r"magmom|magneti[sz]ation|magnetic_(dipole|moment)|spin_density|(^|_)mag($|_)|"
         r"^(?!.*(pole|inertia)).*moment",
@@ -700,9 +698,9 @@ class _Proposer:
             return UnitGuess(usual, "guessed", "ASE's unit")
         result = prop.name in RESULTS and self.in_ase_units
         guess = guess_unit(prop.name, per_atom=per_atom, result=result)
-        if _names_level(prop):
+        if _names_level(prop) and guess.name == "eV":
             return self._judge_level(prop, guess)
-        if re.search(_DIPOLE, normalize_name(prop.name)):
+        if guess.name == "e*angstrom":
             return self._judge_dipole(prop, guess)
         return guess
 
@@ -739,7 +737,7 @@ class _Proposer:
         if guess.name in possible:
             return guess
         middle = float(np.median(np.abs(prop.values[prop.known])))
-        why = f"not in {guess.name}, as {middle:.3g} {guess.name} is no size of it"
+        why = f"not {guess.name}, as a median of {middle:.3g} {guess.name} is impossible"
         return ask_unit(prop.name, why, possible or LEVEL_UNITS)
 
     @cached_property
@@ -848,6 +846,8 @@ class _Proposer:
         """
         name = escape_line(prop.name)
         unit = self._unit(prop, per_atom=energy == "per_atom")
+        if energy == "per_atom" and prop.name not in self.units and inside(unit.name)[1] == "eV":
+            unit = replace(unit, name=f"{unit.name}/atom")
         if recognised is not None and unit.sure != "said":
             why = "as it is near the energies of free atoms in it"
             return UnitGuess(recognised, "recognised", why)

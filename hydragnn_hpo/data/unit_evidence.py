@@ -113,6 +113,8 @@ def fit_light_atoms(values: Array, counts: Array, kinds: Sequence[int]) -> dict[
         Coefficient by atomic number of ``LIGHT_ATOMS``, without those that the compositions do not
         determine to ``MISS``.
     """
+    if np.quantile(values, 0.95) >= 0.0:
+        return {}
     inverse = np.linalg.pinv(counts, rcond=1e-10)
     resolution = inverse @ counts
     fitted = inverse @ values

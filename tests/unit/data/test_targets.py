@@ -537,6 +537,14 @@ def test_units_that_the_file_states_are_said_and_unknown_ones_are_named():
     assert told["gap"].unit.name == "eV"
 
 
+def test_an_energy_per_atom_may_be_said_to_be_in_ev():
+    means = [np.mean([PER_ATOM[z] for z in atoms.numbers]) for atoms in metals(40)]
+    structures = with_info(means, "formation_energy_per_atom (eV)", metals(40))
+    targets, _ = look_at(structures, reader="table")
+    (result,) = (each for key, each in targets.items() if key.startswith("formation"))
+    assert (result.energy, result.unit.name, result.unit.sure) == ("per_atom", "eV/atom", "said")
+
+
 def test_an_energy_of_molecules_in_a_table_is_asked_for_even_where_sizes_are_alike():
     structures = [molecule("CH3OH") for _ in range(20)]
     targets, _ = look_at(
