@@ -97,7 +97,7 @@ LIGHT_MISS = {1: 0.5}
 
 MISS = 0.03
 
-MIN_FREEDOM = 12
+MIN_FREEDOM = 5
 """Smallest number of structures beyond the number of coefficients of a fit."""
 
 
