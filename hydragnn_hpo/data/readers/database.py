@@ -168,8 +168,8 @@ def _convert_row(row: Any, size: int, length: float) -> Atoms:
         atoms: Atoms = row.toatoms()
         data = dict(row.data)
     if length != 1.0:
-        atoms.set_cell(atoms.cell * length)
-        atoms.set_positions(atoms.positions * length, apply_constraint=False)
+        atoms.cell[:] *= length
+        atoms.positions *= length
     atoms.info.update({**row.key_value_pairs, **data})
     for key, value in data.items():
         if isinstance(value, np.ndarray) and value.shape[:1] == (len(atoms),):

@@ -422,7 +422,7 @@ def test_a_guessed_unit_is_shown_as_such_beside_every_number(make_run):
     assert content.manifest.units() == shown
     assert content.manifest.heads["energy"].unit == "eV/atom"
     with zipfile.ZipFile(run / "ensemble.zip") as archive:
-        model_card = archive.read("README.md").decode()
+        model_card = archive.read("MODEL_CARD.md").decode()
     assert "`energy` in eV/atom (guessed)" in model_card
     assert not re.search(r"eV/atom(?! \(guessed\))", model_card)
 
