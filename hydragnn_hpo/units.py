@@ -4,9 +4,12 @@ Source of the factors: CODATA 2018, ``ase.units.create_units("2018")`` of ASE 3.
 """
 
 import re
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from hydragnn_hpo.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.file_records import TargetStats
 
 _ENERGY = {
     "eV": 1.0,
@@ -98,9 +101,9 @@ def mark_guess(unit: str, *, guessed: bool) -> str:
     return f"{unit}{GUESSED}" if guessed and unit != "1" else unit
 
 
-def shown_unit(target: Mapping[str, object]) -> str:
+def shown_unit(target: "TargetStats") -> str:
     """Return the unit of a target of a store as it is shown beside numbers, see ``mark_guess``."""
-    return mark_guess(str(target["unit"]), guessed=bool(target.get("unit_guessed")))
+    return mark_guess(target["unit"], guessed=target.get("unit_guessed", False))
 
 
 _SPELLINGS = {

@@ -16,6 +16,7 @@ from hydragnn_hpo.units import shown_unit
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.fitted_table import FittedTable
+    from hydragnn_hpo.file_records import TargetStats
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -332,7 +333,7 @@ SUMMARIZED = {
 """What the numbers of a target in ``dataset info`` are, by its shape."""
 
 
-def _target(name: str, target: Mapping[str, Any], splits: Mapping[str, Any]) -> list[Any]:
+def _target(name: str, target: "TargetStats", splits: Mapping[str, Any]) -> list[Any]:
     """Lay out one target: a row per split, and a line of shades per split."""
     unit = "" if target["unit"] == "1" else f" in {shown_unit(target)}"
     what = f"{target['level']} {target['shape']}{unit}"

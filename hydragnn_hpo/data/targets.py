@@ -435,11 +435,8 @@ def propose_targets(
     for unit in units.values():
         inside(unit)
     proposer = _Proposer(structures, table, reader, units, stated or {})
-    kept = {
-        name
-        for name in table.numbers
-        if name in forced or name in wanted or make_identifier(name, "target") in wanted
-    }
+    named = {*forced, *wanted}
+    kept = {name for name in table.numbers if {name, make_identifier(name, "target")} & named}
     rejected = proposer.reject(kept)
     for prop in sorted(table.numbers.values(), key=_dependence_rank):
         reason = None if prop.name in forced else rejected.get(prop.name)
@@ -690,9 +687,9 @@ class _Proposer:
         return replace(start, shape=shape, origin=origin, why=(why,), head=False)
 
     def _unit(self, prop: Property, *, per_atom: bool = False) -> UnitGuess:
-        said = self._find_said_unit(prop)
-        if said is not None:
-            return said
+        declared = self._find_declared_unit(prop)
+        if declared is not None:
+            return declared
         if prop.is_forces or prop.is_stress:
             usual = "eV/angstrom" if prop.is_forces else "eV/angstrom^3"
             return UnitGuess(usual, "guessed", "ASE's unit")
@@ -704,7 +701,7 @@ class _Proposer:
             return self._judge_dipole(prop, guess)
         return guess
 
-    def _find_said_unit(self, prop: Property) -> UnitGuess | None:
+    def _find_declared_unit(self, prop: Property) -> UnitGuess | None:
         """Return the unit that the user, the file or a name says; None without one."""
         if prop.name in self.units:
             return UnitGuess(self.units[prop.name], "said", "you said so")
@@ -745,7 +742,7 @@ class _Proposer:
         """Units in which all levels and gaps whose unit nothing says have possible sizes."""
         units = set(LEVEL_UNITS)
         for prop in self.table.numbers.values():
-            if _names_level(prop) and self._find_said_unit(prop) is None:
+            if _names_level(prop) and self._find_declared_unit(prop) is None:
                 units &= set(find_possible_units(prop, self.structures) or LEVEL_UNITS)
         return units
 
@@ -753,9 +750,9 @@ class _Proposer:
     def units_beside(self) -> list[tuple[str, str]]:
         """Names and units of levels that say theirs, and of total energies that are recognised."""
         levels = [prop for prop in self.table.numbers.values() if _names_level(prop)]
-        said = [(prop.name, self._find_said_unit(prop)) for prop in levels]
+        declared = [(prop.name, self._find_declared_unit(prop)) for prop in levels]
         return [
-            *((name, unit.name) for name, unit in said if unit is not None),
+            *((name, unit.name) for name, unit in declared if unit is not None),
             *self.recognised.items(),
         ]
 
@@ -857,9 +854,9 @@ class _Proposer:
                 f"{recognised}: look at the card."
             )
         in_doubt = energy == "total" or (self.are_molecules and is_energy(prop.name))
-        asked = unit.sure == "guessed" and in_doubt and not self.in_ase_units
-        if asked or (energy is not None and unit.sure == "unknown"):
-            why = "an energy, but not in which unit" if asked else unit.why
+        must_ask = unit.sure == "guessed" and in_doubt and not self.in_ase_units
+        if must_ask or (energy is not None and unit.sure == "unknown"):
+            why = "an energy, but not in which unit" if must_ask else unit.why
             per_atom = "/atom" if energy == "per_atom" else ""
             return ask_unit(prop.name, why, [f"{choice}{per_atom}" for choice in LEVEL_UNITS])
         return unit
@@ -874,8 +871,8 @@ class _Proposer:
         Returns:
             ``total``, ``per_atom`` or None for no energy, and the reasons.
         """
-        said = self._find_said_unit(prop)
-        inner = None if said is None or said.sure != "said" else inside(said.name)[1]
+        declared = self._find_declared_unit(prop)
+        inner = None if declared is None or declared.sure != "said" else inside(declared.name)[1]
         if not is_energy(prop.name) or inner not in (None, "eV", "eV/atom"):
             return None, []
         if inner == "eV/atom" and growth != "extensive":

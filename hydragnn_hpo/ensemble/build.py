@@ -540,8 +540,7 @@ def evaluate_heads(
         stratum = context.strata.of_rows(context.graphs, result.arrays["index"], node=node)
         elements = context.elements_of_row(name, "test")[np.flatnonzero(mask)]
         predicted = _on_labels(truth, mix, calibration, stratum[mask], elements)
-        published = _find_published(context, name)
-        known = HeadEvidence(name, shown_unit(target), node, published=published)
+        known = _begin_evidence(context, name)
         rows = _describe_rows(context, name, mask, single, result)
         result.evidence.append(known := collect_evidence(known, predicted, calibration, rows))
         result.scores[name] = _head_scores(predicted, calibration, target) | {
@@ -662,10 +661,12 @@ def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> lis
     return added
 
 
-def _find_published(context: BuildContext, name: str) -> Published | None:
-    """Return the smallest published error of a target; None if no card names one."""
+def _begin_evidence(context: BuildContext, name: str) -> HeadEvidence:
+    """Return what is known of a head without predictions, as its smallest published error."""
     best = find_published(card.targets[name] for card in context.cards if name in card.targets)
-    return None if best is None else Published(best.mae, best.by)
+    published = None if best is None else Published(best.mae, best.by)
+    unit = shown_unit(context.targets[name])
+    return HeadEvidence(name, unit, context.is_node(name), published=published)
 
 
 def collect_search_evidence(context: BuildContext) -> SearchEvidence:
