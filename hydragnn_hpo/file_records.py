@@ -186,6 +186,8 @@ class TargetStats(TypedDict):
     """Axis of a spectrum; null where the card gives none."""
     unit: str
     """Internal unit; ends with ``/atom`` if the value is per atom."""
+    unit_guessed: NotRequired[bool]
+    """Whether the unit of the file is a guess; absent where it is none, and in older stores."""
     energy: NotRequired[Literal["total", "per_atom"] | None]
     """Set only for energies, from which forces can be derived."""
     extensive: NotRequired[bool | None]

@@ -3,7 +3,13 @@
 Source of the factors: CODATA 2018, ``ase.units.create_units("2018")`` of ASE 3.29.
 """
 
+import re
+from typing import TYPE_CHECKING
+
 from hydragnn_hpo.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.file_records import TargetStats
 
 _ENERGY = {
     "eV": 1.0,
@@ -84,3 +90,84 @@ def inside(unit: str) -> tuple[float, str]:
     if unit not in _TABLE:
         raise ConfigError(unknown("unit", unit, _TABLE))
     return _TABLE[unit]
+
+
+GUESSED = " (guessed)"
+"""Follows a unit that nobody has confirmed, wherever numbers are shown."""
+
+
+def mark_guess(unit: str, *, guessed: bool) -> str:
+    """Return a unit as it is shown: with ``GUESSED`` where it is a guess; ``1`` stays as it is."""
+    return f"{unit}{GUESSED}" if guessed and unit != "1" else unit
+
+
+def shown_unit(target: "TargetStats") -> str:
+    """Return the unit of a target of a store as it is shown beside numbers, see ``mark_guess``."""
+    return mark_guess(target["unit"], guessed=target.get("unit_guessed", False))
+
+
+_SPELLINGS = {
+    "eV": "ev electronvolt electronvolts",
+    "meV": "",  # "MeV" is another unit
+    "Hartree": "ha hartree hartrees eh e_h hartree_energy",
+    "Rydberg": "ry ryd rydberg rydbergs",
+    "kcal/mol": "kcalmol kcalpermol",
+    "kJ/mol": "kjmol kjpermol",
+    "angstrom": "A ang angs angstrom angstroms \u00e5 \u212b",
+    "bohr": "bohr bohrs a0 a_0 bohr_radius",
+    "nm": "nm nanometer nanometers",
+    "e": "e elementary_charge",
+    "muB": "mub mu_b bohrmag bohr_magneton bohr_magnetons \u03bcb \u00b5b",
+    "debye": "D debye debyes",
+    "K": "kelvin",
+    "GPa": "gpa",
+    "kbar": "kbar",
+    "ppm": "ppm",
+    "atom": "atom atoms",
+    "cm": "cm",
+    "mol": "mol mole",
+    "kcal": "kcal",
+    "kJ": "kj",
+    "1": "1 unitless dimensionless none",
+}
+"""Usual spellings of each unit or part of one: as they stand here, or in capitals."""
+
+_BY_SPELLING = {
+    spelling: name
+    for name, spellings in _SPELLINGS.items()
+    for spelling in (name, *spellings.split())
+}
+
+
+def interpret_unit(text: str) -> str | None:
+    """Return the unit that a text of another program means; None for an unknown one.
+
+    >>> interpret_unit("Ha/Bohr"), interpret_unit("a0 a0 a0"), interpret_unit("furlong")
+    ('Hartree/bohr', 'bohr^3', None)
+
+    Args:
+        text: such as ``kcal/mol``, ``kcal mol^-1``, ``e*Ang`` or ``eV per atom``.
+    """
+    if is_unit(text):
+        return text
+    text = re.sub(r"\*\*|\^\{?|(?<=[a-z])(?=-\d)", "^", text.strip().replace("}", ""))
+    text = re.sub(r"\s+per\s+|\s*/\s*", "/", text)
+    powers: dict[str, int] = {}
+    for place, part in enumerate(text.split("/")):
+        for factor in re.split(r"[\s*\u00b7\u22c5()]+", part):
+            name, _, power = factor.partition("^")
+            known = _BY_SPELLING.get(name) or _BY_SPELLING.get(name.lower())
+            if (known is None and name) or not re.fullmatch(r"([+-]?[1-9])?", power):
+                return None
+            if known is not None and known != "1":
+                sign = -1 if place else 1
+                powers[known] = powers.get(known, 0) + sign * int(power or 1)
+    if powers.get("mol") == -1:
+        energy = next((name for name in ("kcal", "kJ") if powers.get(name) == 1), None)
+        if energy is not None:
+            del powers["mol"], powers[energy]
+            powers = {f"{energy}/mol": 1, **powers}
+    above = [name if n == 1 else f"{name}^{n}" for name, n in powers.items() if n > 0]
+    below = [name if n == -1 else f"{name}^{-n}" for name, n in powers.items() if n < 0]
+    made = "/".join(["*".join(above) or "1", *below])
+    return made if is_unit(made) else None

@@ -36,6 +36,7 @@ from hydragnn_hpo.launching import Backend, Event, Slot
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import DRAINED, FAILED, FINISHED, PAUSED, ControllerLease
 from hydragnn_hpo.placement import Plan
+from hydragnn_hpo.units import shown_unit
 from hydragnn_hpo.walltime import WallTime
 
 logger = logging.getLogger(__name__)
@@ -243,7 +244,7 @@ class Controller:
         targets = stats["targets"] if stats else {}
         self.event_store.append(
             "opened",
-            units={name: target["unit"] for name, target in targets.items()},
+            units={name: shown_unit(target) for name, target in targets.items()},
             slots=sorted(slot.name for slot in self.backend.slots),
             data=stats.get("checksum") if stats else None,
             software=controller_versions(),

@@ -12,9 +12,11 @@ import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.examples import show_examples
+from hydragnn_hpo.units import shown_unit
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.fitted_table import FittedTable
+    from hydragnn_hpo.file_records import TargetStats
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -65,7 +67,7 @@ def _describe_build(store: Path, stats: Mapping[str, Any]) -> Iterator[str]:
         yield f"{bad} of {total} structures {verb} set aside, see {store / 'quarantine.jsonl'}"
     for name, target in stats["targets"].items():
         if "sum_miss" in target:
-            total, unit = target["sum"], target["unit"]
+            total, unit = target["sum"], shown_unit(target)
             words = f"'{total}'" if isinstance(total, str) else f"{total:g} {unit}"
             yield (
                 f"{name} sums to {words} in each structure; labels of all atoms of a structure "
@@ -331,9 +333,9 @@ SUMMARIZED = {
 """What the numbers of a target in ``dataset info`` are, by its shape."""
 
 
-def _target(name: str, target: Mapping[str, Any], splits: Mapping[str, Any]) -> list[Any]:
+def _target(name: str, target: "TargetStats", splits: Mapping[str, Any]) -> list[Any]:
     """Lay out one target: a row per split, and a line of shades per split."""
-    unit = "" if target["unit"] == "1" else f" in {target['unit']}"
+    unit = "" if target["unit"] == "1" else f" in {shown_unit(target)}"
     what = f"{target['level']} {target['shape']}{unit}"
     about = f": {target['description']}" if target["description"] else ""
     columns = ("split", "values", "missing", "mean", "std", "median", "min", "max")

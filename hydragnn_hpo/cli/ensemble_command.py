@@ -179,7 +179,7 @@ def _heads_table(content: "ArtefactContent") -> "FittedTable":
         parts = [f"a = {fit.a:.3g}", *([f"c = {fit.c:.3g}"] if fit.c else []), f"b = {fit.b:.3g}"]
         mae = scores.get("test_mae")
         shown = f"{mae:.4g}" if isinstance(mae, float) else "-"
-        table.add_row(name, head.level, head.unit, ", ".join(parts), shown, head.description)
+        table.add_row(name, head.level, head.shown_unit, ", ".join(parts), shown, head.description)
     return table
 
 

@@ -63,7 +63,7 @@ def evaluation_table(done: "Evaluation") -> "FittedTable":
     from hydragnn_hpo.cli.fitted_table import FittedTable
 
     title = f"{done.structures} structures: calibrated (members' raw spread)"
-    heads = [f"{n.replace('_', ' ')}\n[{head.entry.unit}]" for n, head in done.heads.items()]
+    heads = [f"{n.replace('_', ' ')}\n[{head.entry.shown_unit}]" for n, head in done.heads.items()]
     table = FittedTable(title, drop=heads[:0:-1])
     table.add_texts("")
     table.add_numbers(*heads)

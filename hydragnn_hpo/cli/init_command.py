@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption
+from hydragnn_hpo.units import GUESSED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.pipeline import InitResult
 
-_CERTAINTY = {"guessed": " (guessed)", "unknown": " (not known)"}
+_CERTAINTY = {"guessed": GUESSED, "unknown": " (not known)"}
 
 FilesArgument = Annotated[
     list[str],
@@ -157,6 +158,8 @@ def _tabulate_targets(result: "InitResult") -> "FittedTable":
         kind += "" if target.shape == "scalar" else f", {target.shape}"
         unit = target.unit.name + _CERTAINTY.get(target.unit.sure, "")
         head = "yes" if target.name in result.heads else "no"
-        cells = (target.name, kind, unit, head, target.spread, "; ".join(target.why))
-        table.add_row(*cells)
+        why = [*target.why]
+        if target.unit.sure == "recognised":
+            why.append(f"in {target.unit.name}, {target.unit.why}")
+        table.add_row(target.name, kind, unit, head, target.spread, "; ".join(why))
     return table

@@ -476,7 +476,7 @@ def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: in
 
     heads = manifest.heads.items()
     graph = {n: head for n, head in heads if (head.level, head.shape) == ("graph", "scalar")}
-    titles = [f"{name.replace('_', ' ')}\n[{head.unit}]" for name, head in graph.items()]
+    titles = [f"{name.replace('_', ' ')}\n[{head.shown_unit}]" for name, head in graph.items()]
     table = FittedTable("Mean, standard deviation, [90 % interval]", drop=titles[:0:-1])
     table.add_texts("structure")
     table.add_numbers(*titles)

@@ -48,7 +48,8 @@ Bounds = tuple[float | None, float | None]
 def _known_unit(value: str) -> str:
     if value == "?":
         raise ValueError(
-            'is "?", which stands for a unit that only you know: write it there, as eV or kJ/mol.'
+            'is "?", which stands for a unit that only you know: write it there, as unit = "eV", '
+            "or remove the card and give init --unit NAME=eV."
         )
     try:
         inside(value)
@@ -323,6 +324,10 @@ class TargetConfig(Config):
     unit: str
     """Unit in the file; values are converted to eV, angstrom, e or muB when they are read. Classes
     have none."""
+
+    unit_guessed: bool = False
+    """Whether ``unit`` is a guess of ``init``: it is shown as guessed beside every number, until
+    this line is removed."""
 
     energy: Literal["total", "per_atom"] | None = None
     """Set for energies: an ASE calculator multiplies ``per_atom`` by the number of atoms."""
@@ -883,6 +888,8 @@ def _check_shared(name: str, by_set: Mapping[int, "TargetStats"], shared: Sequen
 def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     """Pool centre and spread over the train splits; a baseline per element cannot be pooled."""
     first = several[0]
+    if any(target.get("unit_guessed") for target in several):
+        first = {**first, "unit_guessed": True}
     if len(several) == 1 or "mean" not in first:
         return first
     counts = [target["count"] for target in several]

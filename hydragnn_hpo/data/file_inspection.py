@@ -502,9 +502,26 @@ def _propose(
         table,
         reader=kinds.pop() if len(kinds) == 1 else "several",
         units=units,
+        stated=_collect_stated_units(files, table),
         forced=[key for file in files for key in file.keys],
         wanted=wanted,
     )
+
+
+def _collect_stated_units(files: Sequence[DataFile], table: PropertyTable) -> dict[str, str]:
+    """Collect the units that files state: in metadata, or as a text ``NAME_unit`` of structures.
+
+    Returns:
+        Unit, in any spelling, by name of a property; several are joined by ``or``.
+    """
+    stated = [pair for file in files for pair in file.reader.read_units(file.source)]
+    for key, texts in table.texts.items():
+        if named := re.fullmatch(r"(.+)_units?", key, re.IGNORECASE):
+            stated += [(named[1], unit) for unit in texts]
+    units: dict[str, list[str]] = {}
+    for name, unit in dict.fromkeys(stated):
+        units.setdefault(name, []).append(unit)
+    return {name: " or ".join(several) for name, several in units.items()}
 
 
 def _propose_split(

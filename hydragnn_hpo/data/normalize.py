@@ -318,6 +318,8 @@ def _copy_settings(target: TargetConfig, stats: TargetStats) -> None:
     """Add the optional settings of a target to its statistics, where they are set."""
     if target.extensive:
         stats["extensive"] = True
+    if target.unit_guessed:
+        stats["unit_guessed"] = True
     if target.bounds is not None:
         stats["bounds"] = target.bounds
     if target.total is not None:

@@ -19,6 +19,7 @@ from torch_geometric.loader import DataLoader
 from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import GraphSet
+from hydragnn_hpo.units import shown_unit
 
 TARGET, MASK, ATTRIBUTE = "y_", "mask_", "attribute_"
 """Beginnings of the names under which targets, their masks and attributes stand in ``Data``."""
@@ -134,7 +135,7 @@ class GraphStore:
         Returns:
             Unit by name.
         """
-        return {name: target["unit"] for name, target in self.graphs.stats["targets"].items()}
+        return {name: shown_unit(target) for name, target in self.graphs.stats["targets"].items()}
 
     @property
     def splits(self) -> dict[str, int]:

@@ -38,6 +38,7 @@ from hydragnn_hpo.data.graph_sizes import edge_lengths
 from hydragnn_hpo.data.store_index import Index, check_files, read_checked_stats, read_index
 from hydragnn_hpo.data.store_summary import Scan, Spread, measure_spread, read_windows, scan_store
 from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.units import shown_unit
 
 CLOSE = 0.6
 """Atoms closer than this share of the sum of their covalent radii are suspicious. The shortest
@@ -765,7 +766,7 @@ def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> Out
     known = np.isfinite(spread.rest)
     return {
         "level": target["level"],
-        "unit": target["unit"],
+        "unit": shown_unit(target),
         "scale_unit": _difference_unit(scan, name),
         "subtracted": spread.subtracted,
         "scale": float(np.median(spread.scale[known])) if known.any() else 0.0,
@@ -778,7 +779,8 @@ def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> Out
 def _difference_unit(scan: Scan, name: str) -> str:
     """Return the unit in which differences are measured: total energies are compared per atom."""
     target = scan.stats["targets"][name]
-    return f"{target['unit']}/atom" if target["energy"] == "total" else str(target["unit"])
+    unit = f"{target['unit']}/atom" if target["energy"] == "total" else target["unit"]
+    return shown_unit({**target, "unit": unit})
 
 
 def _report_geometry(scan: Scan, windows: Sequence[WindowGeometry]) -> GeometryReport:

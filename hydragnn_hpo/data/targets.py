@@ -5,8 +5,9 @@ Shapes: G structures, Z kinds of elements.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os.path import commonprefix
 from typing import Literal
 
@@ -25,8 +26,14 @@ from hydragnn_hpo.data.properties import (
     normalize_name,
 )
 from hydragnn_hpo.data.structure import LARGEST, MISSING_CLASSES, name_class
+from hydragnn_hpo.data.unit_evidence import (
+    LEVEL_UNITS,
+    find_possible_units,
+    fit_light_atoms,
+    match_light_atoms,
+)
 from hydragnn_hpo.sanitize import escape_line
-from hydragnn_hpo.units import inside
+from hydragnn_hpo.units import inside, interpret_unit
 
 MOST_CLASSES, MIN_OF_CLASS = 10, 5
 """Largest number of texts that are taken for classes, and fewest structures of each."""
@@ -112,7 +119,10 @@ _SUFFIXES = {
 }
 """Spellings of units at the end of names, as regular expressions; longer ones first."""
 
-_LEVELS = r"gap|homo|lumo|vbm|cbm|fermi|workfunction|work_function"
+_LEVELS = (
+    r"gap|homo|lumo|vbm|cbm|fermi|workfunction|work_function|eigenvalue|orbital_energ|"
+    r"ioni[sz]ation_(energy|potential)|electron_affinity|(^|_)[va]?i[pe]($|_)"
+)
 
 _USUAL_UNITS = (
     (
@@ -124,8 +134,13 @@ _USUAL_UNITS = (
     (r"modul|(^|_)(bulk|shear|elastic)|pressure", "GPa", "moduli and pressures"),
     (_LEVELS, "eV", "levels and gaps of electrons"),
     (r"hull", "eV/atom", "energies above the hull"),
-    (r"(magmom|magneti[sz]ation|moment|spin_density|(^|_)mag($|_))", "muB", "magnetic moments"),
-    (r"dipole", "e*angstrom", "dipoles"),
+    (r"(?<!magnetic_)dipole|^mu$", "e*angstrom", "dipoles"),
+    (
+        r"magmom|magneti[sz]ation|magnetic_(dipole|moment)|spin_density|(^|_)mag($|_)|"
+        r"^(?!.*(pole|inertia)).*moment",
+        "muB",
+        "magnetic moments",
+    ),
     (r"dielectric|permittivit", "1", "dielectric tensors"),
     (r"charge|(^|_)born($|_)|mulliken|hirshfeld|bader|(^|_)q($|_)", "e", "charges"),
     (r"phdos|phonon|frequenc|wavenumber", "1/cm", "frequencies of vibrations"),
@@ -144,7 +159,7 @@ _ENERGY = re.compile(
 _NO_ENERGY = re.compile(
     r"homo|lumo|gap|hull|fermi|surface|adsor|band|zpve|zero_?point|barrier|activation|reorgani|"
     r"ioni[sz]ation|affinity|kinetic|vibration|solvation|binding|bond|level|error|std|variance|"
-    r"uncertainty|excitation|singlet|triplet|strain|lattice"
+    r"uncertainty|excitation|singlet|triplet|strain|lattice|eigenvalue|orbital"
 )
 
 
@@ -155,10 +170,15 @@ class UnitGuess:
     name: str
     """The unit, as in a card."""
     sure: Literal["said", "recognised", "guessed", "unknown"]
-    """``said``: by the user or the property's name; ``recognised``: by its values; ``guessed``: by
-    what is usual; ``unknown``: values stay as they are."""
+    """``said``: by the user, the file or the property's name; ``recognised``: by values;
+    ``guessed``: by what is usual; ``unknown``: values stay as they are, or the user is asked."""
     why: str
     """The reason, for a comment in the card."""
+    choices: tuple[str, ...] = ()
+    """Units to choose from, where the user is asked."""
+
+
+NO_GUESS = UnitGuess("1", "unknown", "nothing says it: numbers stay as they are in the file")
 
 
 def is_energy(name: str) -> bool:
@@ -172,8 +192,25 @@ def is_per_atom(name: str) -> bool:
     return bool(_PER_ATOM.search(normalize_name(name)))
 
 
+def ask_unit(name: str, why: str, choices: Sequence[str]) -> UnitGuess:
+    """Return a unit that the user has to write before anything is trained.
+
+    Args:
+        name: name of the property.
+        why: why it is not known, in a few words.
+        choices: units to choose from.
+    """
+    name = escape_line(name)[:60]
+    how = f"write it, or give --unit '{name}={choices[0]}'"
+    return UnitGuess(UNKNOWN, "unknown", f"{why}: {how}", tuple(choices))
+
+
 def parse_unit(name: str) -> str | None:
-    """Return the unit at the end of a name, as in ``gap_ev`` or ``gap [eV]``; None without one."""
+    """Return the unit at the end of a name, as in ``gap_ev`` or ``mu (D)``; None without one."""
+    if bracket := re.search(r"[\[(]\s*([^\[\]()]+?)\s*[\])]\s*$", name):
+        unit = interpret_unit(bracket[1])
+        if unit not in (None, "1"):
+            return unit
     name = normalize_name(name)
     matches = (u for u, pattern in _SUFFIXES.items() if re.search(rf"_({pattern})$", name))
     return next(matches, None)
@@ -202,7 +239,7 @@ def guess_unit(name: str, *, per_atom: bool = False, result: bool = False) -> Un
         if re.search(pattern, normalize_name(name)):
             unit = "muB/atom" if unit == "muB" and is_per_atom(name) else unit
             return UnitGuess(unit, "guessed", f"usual for {what}")
-    return UnitGuess("1", "unknown", "nothing says it: numbers stay as they are in the file")
+    return NO_GUESS
 
 
 def count_elements(numbers: Sequence[NDArray[np.int64]]) -> tuple[Array, list[int]]:
@@ -303,7 +340,8 @@ def recognise_total_energy(values: Array, counts: Array, kinds: Sequence[int]) -
     """Recognise the unit of all-electron total energies by the energies of free atoms.
 
     Energies from pseudopotentials or tight binding lack those of core electrons and are not
-    recognised.
+    recognised. Where only heavy elements lack them, a fit of all elements has the energies of light
+    ones among its coefficients.
 
     Args:
         values: energy of each structure, [G].
@@ -317,14 +355,13 @@ def recognise_total_energy(values: Array, counts: Array, kinds: Sequence[int]) -
     atoms = counts @ np.nan_to_num(known)
     heavy = (counts * (np.array(kinds) > 2)).sum(axis=1)
     used = (counts[:, np.isnan(known)].sum(axis=1) == 0) & (heavy > 0) & (values != 0)
-    if used.sum() < MIN_FITTED:
-        return None
-    ratio = values[used] / atoms[used]
-    middle, spread = float(np.median(ratio)), float(np.ptp(np.quantile(ratio, [0.1, 0.9])))
-    for unit, factor in PER_HARTREE.items():
-        if abs(middle / factor - 1.0) < BINDING and spread < 2 * BINDING * factor:
-            return unit
-    return None
+    if used.sum() >= MIN_FITTED:
+        ratio = values[used] / atoms[used]
+        middle, spread = float(np.median(ratio)), float(np.ptp(np.quantile(ratio, [0.1, 0.9])))
+        for unit, factor in PER_HARTREE.items():
+            if abs(middle / factor - 1.0) < BINDING and spread < 2 * BINDING * factor:
+                return unit
+    return match_light_atoms(fit_light_atoms(values, counts, kinds), PER_HARTREE)
 
 
 @dataclass(frozen=True)
@@ -377,6 +414,7 @@ def propose_targets(
     *,
     reader: str,
     units: Mapping[str, str],
+    stated: Mapping[str, str] | None = None,
     forced: Sequence[str] = (),
     wanted: Sequence[str] = (),
 ) -> TargetProposals:
@@ -387,6 +425,7 @@ def propose_targets(
         table: their properties.
         reader: name of their reader, or ``several``.
         units: units from the user, by the name of the property in the file.
+        stated: units that the file states, in any spelling, by the same name.
         forced: names given to unnamed columns, which the card cannot leave out.
         wanted: names of targets that stay even if they select or repeat something.
 
@@ -395,18 +434,15 @@ def propose_targets(
     """
     for unit in units.values():
         inside(unit)
-    proposer = _Proposer(structures, table, reader, units)
-    kept = {
-        name
-        for name in table.numbers
-        if name in forced or name in wanted or make_identifier(name, "target") in wanted
-    }
+    proposer = _Proposer(structures, table, reader, units, stated or {})
+    named = {*forced, *wanted}
+    kept = {name for name in table.numbers if {name, make_identifier(name, "target")} & named}
     rejected = proposer.reject(kept)
     for prop in sorted(table.numbers.values(), key=_dependence_rank):
         reason = None if prop.name in forced else rejected.get(prop.name)
         proposer.add(prop, reason, forced=prop.name in kept)
     return TargetProposals(
-        tuple(_limit_heads(proposer.targets)),
+        tuple(_ask_for_heads_only(_limit_heads(proposer.targets), wanted)),
         tuple(proposer.attributes),
         tuple(proposer.left_out),
         tuple(proposer.warnings),
@@ -431,6 +467,23 @@ def _limit_heads(targets: Sequence[TargetProposal]) -> Iterator[TargetProposal]:
         yield target
 
 
+def _ask_for_heads_only(
+    targets: Iterable[TargetProposal], wanted: Collection[str]
+) -> Iterator[TargetProposal]:
+    """Yield targets; the user is not asked for units that no head needs.
+
+    Args:
+        targets: all targets.
+        wanted: names of targets from the user, which alone get heads; empty for those proposed.
+    """
+    for target in targets:
+        head = bool({target.name, target.key} & set(wanted)) if wanted else target.head
+        needed = head or target.energy is not None or target.derived_from is not None
+        if target.unit.name == UNKNOWN and not needed:
+            target = replace(target, unit=replace(target.unit, name="1"))
+        yield target
+
+
 Relation = Literal["multiple", "total", "per atom"]
 """How a property follows from another one: as a multiple, times or by the number of atoms."""
 
@@ -447,17 +500,31 @@ class _Proposer:
         table: PropertyTable,
         reader: str,
         units: Mapping[str, str],
+        stated: Mapping[str, str],
     ) -> None:
         self.structures = structures
         self.table = table
-        self.in_ase_units = reader in _ASE_READERS
         self.units = units
+        self.stated = stated
         self.has_forces = any(prop.is_forces for prop in table.numbers.values())
         self.counts, self.kinds = count_elements([atoms.numbers for atoms in structures])
+        self.recognised = dict(self._recognise_totals())
+        # Total energies in another unit show that the file is not in ASE's.
+        self.in_ase_units = reader in _ASE_READERS and set(self.recognised.values()) <= {"eV"}
+        self.are_molecules = not any(atoms.pbc.any() for atoms in structures)
         self.targets: list[TargetProposal] = []
         self.left_out: list[tuple[str, str]] = list(table.ragged.items())
         self.attributes: list[str] = []
         self.warnings: list[str] = []
+
+    def _recognise_totals(self) -> Iterator[tuple[str, str]]:
+        """Yield names and units of total energies whose unit is recognised by their values."""
+        for name, prop in self.table.numbers.items():
+            if prop.scalar and not is_per_atom(name) and prop.known.any():
+                values, counts = prop.values[prop.known, 0], self.counts[prop.structure[prop.known]]
+                unit = recognise_total_energy(values, counts, self.kinds)
+                if unit is not None:
+                    yield name, unit
 
     def reject(self, kept: Collection[str]) -> dict[str, str]:
         """Return why properties cannot or need not be targets, by name.
@@ -637,15 +704,88 @@ class _Proposer:
         return replace(start, shape=shape, origin=origin, why=(why,), head=False)
 
     def _unit(self, prop: Property, *, per_atom: bool = False) -> UnitGuess:
-        if prop.name in self.units:
-            return UnitGuess(self.units[prop.name], "said", "you said so")
+        declared = self._find_declared_unit(prop)
+        if declared is not None:
+            return declared
         if prop.is_forces or prop.is_stress:
-            if unit := parse_unit(prop.name):
-                return UnitGuess(unit, "said", "the name ends in it")
             usual = "eV/angstrom" if prop.is_forces else "eV/angstrom^3"
             return UnitGuess(usual, "guessed", "ASE's unit")
         result = prop.name in RESULTS and self.in_ase_units
-        return guess_unit(prop.name, per_atom=per_atom, result=result)
+        guess = guess_unit(prop.name, per_atom=per_atom, result=result)
+        if _names_level(prop) and guess.name == "eV":
+            return self._judge_level(prop, guess)
+        if guess.name == "e*angstrom":
+            return self._judge_dipole(prop, guess)
+        return guess
+
+    def _find_declared_unit(self, prop: Property) -> UnitGuess | None:
+        """Return the unit that the user, the file or a name says; None without one."""
+        if prop.name in self.units:
+            return UnitGuess(self.units[prop.name], "said", "you said so")
+        if prop.name in self.stated:
+            text = escape_line(self.stated[prop.name])[:40]
+            if unit := interpret_unit(self.stated[prop.name]):
+                return UnitGuess(unit, "said", f"the file states it: {text}")
+            why = f"the file states '{text}', which is no unit known here"
+            if prop.is_forces or prop.is_stress:
+                choices = ["eV/angstrom" if prop.is_forces else "eV/angstrom^3"]
+                return ask_unit(prop.name, why, choices)
+            return UnitGuess("1", "unknown", f"{why}: numbers stay as they are in the file")
+        unit = parse_unit(prop.name)
+        return UnitGuess(unit, "said", f"the name ends in it: {unit}") if unit else None
+
+    def _judge_level(self, prop: Property, guess: UnitGuess) -> UnitGuess:
+        """Judge the guessed unit of a level or gap by possible sizes and by what stands beside it.
+
+        Args:
+            prop: the property.
+            guess: what is usual.
+        """
+        known = find_possible_units(prop, self.structures)
+        possible = LEVEL_UNITS if known is None else known
+        possible = tuple(unit for unit in possible if unit in self.possible_of_all) or possible
+        for name, unit in self.units_beside:
+            if name != prop.name and unit in possible:
+                why = f"as {escape_line(name)[:60]} beside it"
+                return UnitGuess(unit, "guessed" if known is None else "recognised", why)
+        if guess.name in possible:
+            return guess
+        middle = float(np.median(np.abs(prop.values[prop.known])))
+        why = f"not {guess.name}, as a median of {middle:.3g} {guess.name} is impossible"
+        return ask_unit(prop.name, why, possible or LEVEL_UNITS)
+
+    @cached_property
+    def possible_of_all(self) -> set[str]:
+        """Units in which all levels and gaps whose unit nothing says have possible sizes."""
+        units = set(LEVEL_UNITS)
+        for prop in self.table.numbers.values():
+            if _names_level(prop) and self._find_declared_unit(prop) is None:
+                units &= set(find_possible_units(prop, self.structures) or LEVEL_UNITS)
+        return units
+
+    @cached_property
+    def units_beside(self) -> list[tuple[str, str]]:
+        """Names and units of levels that say theirs, and of total energies that are recognised."""
+        levels = [prop for prop in self.table.numbers.values() if _names_level(prop)]
+        declared = [(prop.name, self._find_declared_unit(prop)) for prop in levels]
+        return [
+            *((name, unit.name) for name, unit in declared if unit is not None),
+            *self.recognised.items(),
+        ]
+
+    def _judge_dipole(self, prop: Property, guess: UnitGuess) -> UnitGuess:
+        """Ask for the unit of dipoles of molecules, but where ASE's is the convention.
+
+        Args:
+            prop: the property.
+            guess: what is usual.
+        """
+        if normalize_name(prop.name) == "mu" and not self.are_molecules:
+            return NO_GUESS
+        if self.in_ase_units or not self.are_molecules:
+            return guess
+        why = "debye or e*angstrom is not known"
+        return ask_unit(prop.name, why, ("debye", "e*angstrom", "e*bohr"))
 
     def _propose_forces(self, start: TargetProposal) -> TargetProposal | str:
         energies = [target for target in self.targets if target.energy == "total"]
@@ -676,9 +816,7 @@ class _Proposer:
         name, per_atom = escape_line(prop.name), is_per_atom(prop.name)
         values, counts = prop.values[prop.known, 0], self.counts[prop.structure[prop.known]]
         growth = classify_growth(values, counts)
-        recognised = None
-        if growth != "intensive" and not per_atom:
-            recognised = recognise_total_energy(values, counts, self.kinds)
+        recognised = self.recognised.get(prop.name)
         energy: str | None = "total"
         if recognised is not None:
             why = ["a total energy: about the sum of those of its free atoms"]
@@ -690,11 +828,12 @@ class _Proposer:
                 f"{name} is named a value per atom but grows with the structure: look at the card."
             )
         extensive = growth == "extensive" and energy is None and not per_atom
-        without_head = self.has_forces and unit.sure == "unknown" and energy is None
+        without_unit = unit.sure == "unknown" and unit.name != UNKNOWN
+        without_head = self.has_forces and without_unit and energy is None
         if extensive:
             why.append("extensive: it grows with the number of atoms, as a sum over them")
         if len(np.unique(values)) == 2:
-            is_number = extensive or energy is not None or unit.sure != "unknown"
+            is_number = extensive or energy is not None or not without_unit
             if not is_number and (classes := _find_two_classes(values)):
                 return _make_two_classes(start, classes, why, is_mark=prop.is_mark)
             why.append("has two values only: learned as a number, 'near which of the two'")
@@ -721,17 +860,22 @@ class _Proposer:
         """
         name = escape_line(prop.name)
         unit = self._unit(prop, per_atom=energy == "per_atom")
+        if energy == "per_atom" and prop.name not in self.units and inside(unit.name)[1] == "eV":
+            unit = replace(unit, name=f"{unit.name}/atom")
         if recognised is not None and unit.sure != "said":
-            why = "it is near the energies of free atoms in this unit"
+            why = "as it is near the energies of free atoms in it"
             return UnitGuess(recognised, "recognised", why)
         if recognised is not None and inside(unit.name)[0] != inside(recognised)[0]:
             self.warnings.append(
                 f"{name} is said to be in {unit.name}, but its size is that of energies in "
                 f"{recognised}: look at the card."
             )
-        if energy == "total" and unit.sure == "guessed" and not self.in_ase_units:
-            why = f"an energy, but not in which unit: write it, or give --unit '{name}=eV'"
-            return UnitGuess(UNKNOWN, "unknown", why)
+        in_doubt = energy == "total" or (self.are_molecules and is_energy(prop.name))
+        must_ask = unit.sure == "guessed" and in_doubt and not self.in_ase_units
+        if must_ask or (energy is not None and unit.sure == "unknown"):
+            why = "an energy, but not in which unit" if must_ask else unit.why
+            per_atom = "/atom" if energy == "per_atom" else ""
+            return ask_unit(prop.name, why, [f"{choice}{per_atom}" for choice in LEVEL_UNITS])
         return unit
 
     def _classify_energy(self, prop: Property, growth: str | None) -> tuple[str | None, list[str]]:
@@ -744,8 +888,12 @@ class _Proposer:
         Returns:
             ``total``, ``per_atom`` or None for no energy, and the reasons.
         """
-        if not is_energy(prop.name):
+        declared = self._find_declared_unit(prop)
+        inner = None if declared is None or declared.sure != "said" else inside(declared.name)[1]
+        if not is_energy(prop.name) or inner not in (None, "eV", "eV/atom"):
             return None, []
+        if inner == "eV/atom" and growth != "extensive":
+            return "per_atom", ["its unit says per atom"]
         if is_per_atom(prop.name):
             if growth == "extensive":
                 return None, []
@@ -796,6 +944,11 @@ class _Proposer:
                 f"{np.median(values):.4g}): a marker for missing values? 'dataset "
                 "check' names them."
             )
+
+
+def _names_level(prop: Property) -> bool:
+    """Check by its name whether a property of structures is a level or gap of electrons."""
+    return prop.level == "graph" and bool(re.search(_LEVELS, normalize_name(prop.name)))
 
 
 def _find_two_classes(values: Array) -> tuple[str, ...]:

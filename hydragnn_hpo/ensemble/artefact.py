@@ -66,7 +66,7 @@ from hydragnn_hpo.ensemble.local_descriptors import FORMS, LocalModels, unstack_
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.sanitize import find_unprintable, quote
-from hydragnn_hpo.units import inside
+from hydragnn_hpo.units import inside, mark_guess
 
 C = TypeVar("C", bound=Config)
 
@@ -299,6 +299,9 @@ class HeadEntry(Config):
     unit: str
     """Unit of predictions and errors."""
 
+    unit_guessed: bool = False
+    """Whether the unit of the training data is a guess; false in files of earlier versions."""
+
     energy: Literal["total", "per_atom"] | None = None
     """Set for energies, from which forces can be derived."""
 
@@ -355,6 +358,11 @@ class HeadEntry(Config):
     local: LocalShare | None = None
     """Regressions on local descriptors that are members; None where the nets are alone, and in
     files of earlier versions."""
+
+    @property
+    def shown_unit(self) -> str:
+        """Unit as it is shown beside numbers, which says whether it is a guess."""
+        return mark_guess(self.unit, guessed=self.unit_guessed)
 
     @property
     def width(self) -> int:
@@ -632,12 +640,12 @@ class Manifest(Config):
         return own | {m.trial: rest * m.weights[head] for m in self.members if head in m.weights}
 
     def units(self) -> dict[str, str]:
-        """Return the units of all heads.
+        """Return the units of all heads as they are shown.
 
         Returns:
             Unit by head.
         """
-        return {name: head.unit for name, head in self.heads.items()}
+        return {name: head.shown_unit for name, head in self.heads.items()}
 
 
 class MemberNeeds(TypedDict):

@@ -53,7 +53,7 @@ Licence of the data: {{ data.licence | line or "not stated" }}.
 It predicts, from the atoms of a structure alone:
 
 {% for name, head in heads.items() %}
-- `{{ name }}` in {{ head.unit }} ({{ head.shape }} per \
+- `{{ name }}` in {{ head.shown_unit }} ({{ head.shape }} per \
 {{ "atom" if head.level == "node" else "structure" }}\
 {{ ", energy (" ~ head.energy ~ "), gives forces" if head.energy }})\
 {{ ": " ~ (head.description | line) if head.description }}
@@ -100,7 +100,7 @@ others.
 {% endif %}
 {% for name, head in heads.items() if head.lowest is not none and head.highest is not none %}
 - `{{ name }}`: trained on {{ head.lowest | number }} to {{ head.highest | number }} \
-{{ head.unit }} (mean {{ head.mean | number }}, standard deviation {{ head.std | number }}); \
+{{ head.shown_unit }} (mean {{ head.mean | number }}, standard deviation {{ head.std | number }}); \
 values beyond are guesses.
 {% endfor %}
 {% for name, constant in constants.items() %}
@@ -134,7 +134,8 @@ kept together when the data was split, and the atoms of one structure, are one g
 {% endfor %}
 {% for name, head in heads.items() if head.calibration.factors %}
 
-Factors of sigma in `{{ name }}`: {{ head.calibration.factors | factors }} {{ head.unit | cell }}.
+Factors of sigma in `{{ name }}`: {{ head.calibration.factors | factors }} \
+{{ head.shown_unit | cell }}.
 {% endfor %}
 {% for name, head in heads.items() if head.calibration.tables %}
 
@@ -160,7 +161,7 @@ Quantiles of their own in `{{ name }}`: \
 {{ "%g" | format(model.cutoff) }} angstrom | {{ low if low == high else low ~ " to " ~ high }} | \
 {{ member.objective | number }} | \
 {% for name, mae in member.val_mae.items() if name in heads %}\
-{{ ", " if not loop.first }}{{ name }} {{ mae | number }} {{ heads[name].unit }}\
+{{ ", " if not loop.first }}{{ name }} {{ mae | number }} {{ heads[name].shown_unit }}\
 {% endfor %} |
 {% endfor %}
 {% for name, head in heads.items() if head.local %}

@@ -159,6 +159,7 @@ from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.model import variance_key
 from hydragnn_hpo.training import keep_freed_memory, make_sampler, open_graphs, read_checkpoint
+from hydragnn_hpo.units import shown_unit
 
 logger = logging.getLogger(__name__)
 
@@ -539,7 +540,7 @@ def evaluate_heads(
         stratum = context.strata.of_rows(context.graphs, result.arrays["index"], node=node)
         elements = context.elements_of_row(name, "test")[np.flatnonzero(mask)]
         predicted = _on_labels(truth, mix, calibration, stratum[mask], elements)
-        known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
+        known = _begin_evidence(context, name)
         rows = _describe_rows(context, name, mask, single, result)
         result.evidence.append(known := collect_evidence(known, predicted, calibration, rows))
         result.scores[name] = _head_scores(predicted, calibration, target) | {
@@ -660,10 +661,12 @@ def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> lis
     return added
 
 
-def _find_published(context: BuildContext, name: str) -> Published | None:
-    """Return the smallest published error of a target; None if no card names one."""
+def _begin_evidence(context: BuildContext, name: str) -> HeadEvidence:
+    """Return what is known of a head without predictions, as its smallest published error."""
     best = find_published(card.targets[name] for card in context.cards if name in card.targets)
-    return None if best is None else Published(best.mae, best.by)
+    published = None if best is None else Published(best.mae, best.by)
+    unit = shown_unit(context.targets[name])
+    return HeadEvidence(name, unit, context.is_node(name), published=published)
 
 
 def collect_search_evidence(context: BuildContext) -> SearchEvidence:
@@ -702,7 +705,7 @@ def _head_scores(
     figures = compute_figures(predicted, calibration, _center(target))
     figures |= norm_errors(predicted, target["shape"])
     renamed = {f"test_{k}" if k in _PREFIXED else k: v for k, v in figures.items()}
-    scores: HeadScores = replace_nonfinite({"unit": target["unit"], **renamed})
+    scores: HeadScores = replace_nonfinite({"unit": shown_unit(target), **renamed})
     return scores
 
 
@@ -968,6 +971,7 @@ def _head(
         classes=target.get("classes"),
         means=target.get("means"),
         unit=target["unit"],
+        unit_guessed=target.get("unit_guessed", False),
         energy=target.get("energy"),
         extensive=target.get("extensive"),
         derived_from=target.get("derived_from"),

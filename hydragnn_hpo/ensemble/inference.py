@@ -448,7 +448,7 @@ class Ensemble:
 
     def __repr__(self) -> str:
         known = self.manifest
-        heads = ", ".join(f"{name} [{head.unit}]" for name, head in known.heads.items())
+        heads = ", ".join(f"{name} [{head.shown_unit}]" for name, head in known.heads.items())
         elements = " ".join(chemical_symbols[z] for z in known.elements)
         count = len(self.members)
         return (
@@ -463,7 +463,7 @@ class Ensemble:
         for name, head in self.manifest.heads.items():
             scores = self.manifest.evaluation.get(name, {})
             numbers = (scores.get(key) for key in ("test_mae", "mean_baseline_mae", "coverage90"))
-            cells = (name, head.unit, *("-" if n is None else f"{n:.4g}" for n in numbers))
+            cells = (name, head.shown_unit, *("-" if n is None else f"{n:.4g}" for n in numbers))
             rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
         titles = ("head", "unit", "test MAE", "MAE of the mean", "share in 90 % interval")
         top = "".join(f"<th>{title}</th>" for title in titles)

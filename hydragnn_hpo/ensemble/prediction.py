@@ -63,8 +63,8 @@ class PredictedHead(Protocol):
         """Number of components."""
 
     @property
-    def unit(self) -> str:
-        """Unit of the prediction."""
+    def shown_unit(self) -> str:
+        """Unit of the prediction as it is shown."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class Prediction:
             symbols=tuple(chemical_symbols[z] for z in of.numbers[atoms].tolist()),
             heads={name: each.rows(rows[name]) for name, each in self.heads.items()},
             trust=self.trust[row],
-            units={name: head.unit for name, head in of.heads.items()},
+            units={name: head.shown_unit for name, head in of.heads.items()},
             classes={name: head.classes for name, head in of.heads.items() if head.classes},
         )
 
@@ -279,7 +279,7 @@ class Prediction:
                     columns[name] = name_most_probable(self.heads[name], head.classes)
                 titles, values = self._table_of(name, head)
                 columns |= dict(zip(titles, values.T, strict=True))
-                units |= dict.fromkeys(titles, head.unit)
+                units |= dict.fromkeys(titles, head.shown_unit)
         if level == "graph":
             columns["trust"] = self.trust
         return make_frame(columns, units)
@@ -309,7 +309,7 @@ class Prediction:
         levels = {head.level for head in self.structures.heads.values()}
         frame = self.to_frame("structures" if "graph" in levels else "atoms")
         shown: str = frame.to_html(max_rows=4 * SHOWN, border=0, float_format="{:.5g}".format)
-        units = {name: head.unit for name, head in self.structures.heads.items()}
+        units = {name: head.shown_unit for name, head in self.structures.heads.items()}
         named = ", ".join(f"{name} [{unit}]" for name, unit in units.items())
         atoms = '; heads of atoms: <code>.to_frame("atoms")</code>' if len(levels) > 1 else ""
         return f"<p>{len(self):,} structures: {html.escape(named)}{atoms}</p>{shown}"

@@ -110,7 +110,7 @@ def prune_members(
         heads[name] = _recalibrate(data, name, new.shares(name), head)
         before = _quality(data, name, old.shares(name), head)
         effects[name] = PruneEffect(
-            head.unit, *before, *_quality(data, name, new.shares(name), heads[name])
+            head.shown_unit, *before, *_quality(data, name, new.shares(name), heads[name])
         )
     checked = Manifest.model_validate(new.model_dump() | {"heads": heads})
     configs = {name: content.configs[name] for name in stay}

@@ -712,7 +712,7 @@ def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
             "package": manifest.package,
             "data": manifest.data.model_dump(mode="json"),
             "heads": {
-                name: head.model_dump(include=shown, exclude_none=True)
+                name: head.model_dump(include=shown, exclude_none=True) | {"unit": head.shown_unit}
                 for name, head in manifest.heads.items()
             },
             "elements": list(manifest.elements),

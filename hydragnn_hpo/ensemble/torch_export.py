@@ -361,7 +361,7 @@ def describe_program(
         "warning": "a .pt2 file may run code when it is loaded: take it only from who you trust",
         "target": program.target,
         "description": head.description,
-        "unit": head.unit,
+        "unit": head.shown_unit,
         "energy": head.energy,
         "cutoff": manifest.cutoff,
         "edges": EDGES_TEXT,
@@ -399,7 +399,7 @@ def describe_inputs(manifest: Manifest, names: tuple[str, ...]) -> list[TensorDe
 
 def describe_outputs(head: HeadEntry) -> list[TensorDescription]:
     """Describe the entries of the dictionary that a program returns; all are fp64."""
-    rows, width, unit = "G" if head.level == "graph" else "N", head.width, head.unit
+    rows, width, unit = "G" if head.level == "graph" else "N", head.width, head.shown_unit
     interval = "calibrated standard deviation; mean -+ intervals['0.9'] * std covers 90 %"
     entries: list[tuple[str, Shape, str, str]] = [
         ("mean", [rows, width], unit, "mean of the members"),

@@ -134,7 +134,7 @@ def init_from_files(
     card_path, campaign_path = places
     text = render_card(inspection, folder)
     check_free({card_path: text, campaign_path: ""})
-    card = _parse_card(text, card_path)
+    card = _parse_card(text, card_path, inspection)
     hints = _make_hints(inspection)
     heads = choose_heads(card, request.targets, hints)
     stats = scale_stats(inspection.geometry.stats, _count_usable(inspection), card)
@@ -192,12 +192,18 @@ def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_bytes() == text.encode()
 
 
-def _parse_card(text: str, path: Path) -> CardConfig:
-    """Parse the rendered card; a unit that only the user knows counts as eV for the prices."""
+def _parse_card(text: str, path: Path, inspection: Inspection) -> CardConfig:
+    """Parse the rendered card, for the prices with any unit where only the user knows it.
+
+    Args:
+        text: the card.
+        path: its file.
+        inspection: what it was rendered from.
+    """
     values: dict[str, Any] = tomllib.loads(text)
-    for target in values["targets"].values():
-        if target.get("unit") == UNKNOWN:
-            target["unit"] = "eV"
+    for target in inspection.proposals.targets:
+        if target.unit.name == UNKNOWN:
+            values["targets"][target.name]["unit"] = target.unit.choices[0]
     return parse_config(values, CardConfig, where=str(path))
 
 
@@ -262,17 +268,22 @@ def explain_units(result: InitResult) -> Iterator[str]:
         listed = ", ".join(f"{target.name} in {target.unit.name}" for target in guessed)
         yield (
             f"UNITS GUESSED: {listed}. If one is wrong, correct {result.card.name}, or remove both "
-            f"files and give --unit '{escape_line(guessed[0].key)}=UNIT'."
+            f"files and give --unit '{escape_line(guessed[0].key)}=UNIT'; if it is right, remove "
+            "unit_guessed there: until then every number says 'guessed'."
         )
-    without_unit = [target.name for target in targets if target.unit.name == UNKNOWN]
+    without_unit = [target for target in targets if target.unit.name == UNKNOWN]
     bare = [t.name for t in targets if t.unit.sure == "unknown" and t.unit.name != UNKNOWN]
     if bare:
         yield f"No unit is known for {', '.join(bare)}: numbers stay as in the file."
+    for target in without_unit:
+        choices = ", ".join(target.unit.choices)
+        yield (
+            f"STOP: the unit of {target.name} is not known, and what comes out would be wrong by "
+            f"it ({target.unit.why}). It is one of {choices}."
+        )
     if without_unit:
         yield (
-            f"STOP: the unit of {', '.join(without_unit)} is not known, and what comes out would "
-            f'be wrong by it. Write it in {result.card} in place of "?", then: hydragnn-hpo run '
-            f"{result.campaign}"
+            f'Write them in {result.card} in place of "?", then: hydragnn-hpo run {result.campaign}'
         )
 
 

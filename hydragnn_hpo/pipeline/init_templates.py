@@ -74,9 +74,13 @@ classes = {{ target.classes | toml }}
 {% else %}
 {{ (certainty[target.unit.sure] ~ ": " ~ target.unit.why) | comment }}
 unit = {{ target.unit.name | toml }}
+{% if target.unit.sure == "guessed" %}
+# remove this line when you know: until then every number says "guessed"
+unit_guessed = true
+{% endif %}
 {% endif %}
 {% if target.unit.name == unknown_unit %}
-# write one of: eV, meV, Hartree, Rydberg, kcal/mol, kJ/mol
+{{ ("write one of: " ~ target.unit.choices | join(", ")) | comment }}
 {% endif %}
 {% if target.energy is not none %}
 energy = {{ target.energy | toml }}

@@ -34,6 +34,7 @@ from hydragnn_hpo.report.page_blocks import (
 )
 from hydragnn_hpo.sanitize import escape_controls
 from hydragnn_hpo.search import finite_number, goal_label
+from hydragnn_hpo.units import GUESSED
 
 NEAR = 0.05
 """Distance of a default level above the best result of all runs, as a share of that result."""
@@ -439,10 +440,16 @@ def _quantities(runs: Sequence[ComparedRun]) -> list[Quantity]:
     if not ours and not isinstance(goal, tuple) and single and all_have("score"):
         quantities.append(Quantity("score", goal_label(goal), ""))
     for head in _heads(runs):
-        units = {run.facts.units.get(head) for run in runs}
+        units = _distinct_units(runs, head)
         if len(units) == 1 and all_have(f"val_mae.{head}"):
-            quantities.append(Quantity(f"val_mae.{head}", f"val MAE {head}", units.pop() or ""))
+            quantities.append(Quantity(f"val_mae.{head}", f"val MAE {head}", units[0]))
     return quantities
+
+
+def _distinct_units(runs: Iterable[ComparedRun], head: str) -> list[str]:
+    """Return the units of a head in several runs; of a guess and the same unit only the guess."""
+    units = sorted({run.facts.units.get(head, "") for run in runs})  # a guess follows its unit
+    return [*{unit.removesuffix(GUESSED): unit for unit in units}.values()]
 
 
 def _warnings(runs: Sequence[ComparedRun], quantities: Sequence[Quantity]) -> Iterator[str]:
@@ -455,9 +462,9 @@ def _warnings(runs: Sequence[ComparedRun], quantities: Sequence[Quantity]) -> It
     if partly:
         yield f"Not compared, since not all runs have them: {', '.join(partly)}."
     for head in _heads(trained):
-        units = dict.fromkeys(r.facts.units.get(head) for r in trained if head in r.weights)
+        units = _distinct_units([run for run in trained if head in run.weights], head)
         if len(units) > 1:
-            yield f"Head {head} has different units ({', '.join(map(str, units))}): not compared."
+            yield f"Head {head} has different units ({', '.join(units)}): not compared."
     for run in runs:
         if not run.facts.state.finished:
             yield f"{run.label} is not finished: its figures are those of this moment."
@@ -605,7 +612,7 @@ def _winners(comparison: RunComparison) -> Iterator[Block]:
     }
     has_ensemble = any(run.facts.ensemble for run in runs)
     for head in comparison.heads:
-        units = {run.facts.units.get(head, ""): None for run in runs if head in run.weights}
+        units = _distinct_units([run for run in runs if head in run.weights], head)
         unit = f" [{' or '.join(filter(None, units))}]" if any(units) else ""
         errors: list[Cell] = [None if t is None else t.val_mae.get(head) for t in best]
         rows[f"val MAE {head}{unit}"] = errors

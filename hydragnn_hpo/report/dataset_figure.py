@@ -20,9 +20,12 @@ from hydragnn_hpo.report.style import (
     tidy_axis,
     write_png,
 )
+from hydragnn_hpo.units import shown_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from hydragnn_hpo.file_records import TargetStats
 
 ELEMENTS = 18
 """Maximum number of elements shown."""
@@ -148,7 +151,7 @@ def draw_elements(axis: "Axes", counts: Mapping[str, Mapping[str, int]]) -> None
 def draw_target(
     axis: "Axes",
     name: str,
-    target: Mapping[str, Any],
+    target: "TargetStats",
     splits: Mapping[str, Any],
     outliers: Mapping[str, Any] | None,
 ) -> None:
@@ -182,10 +185,10 @@ def draw_target(
     tidy_axis(axis)
 
 
-def _scale(axis: "Axes", target: Mapping[str, Any], splits: Mapping[str, Any]) -> None:
+def _scale(axis: "Axes", target: "TargetStats", splits: Mapping[str, Any]) -> None:
     """Label the axes; for a steep distribution, make the vertical axis logarithmic."""
     edges = splits["bins"]
-    unit = "" if target["unit"] == "1" else f" ({target['unit']})"
+    unit = "" if target["unit"] == "1" else f" ({shown_unit(target)})"
     norm = "" if target["shape"] == "scalar" else "norm "
     what = f"{norm}per {'atom' if target['level'] == 'node' else 'structure'}{unit}"
     beyond = any(row["max"] is not None and row["max"] > edges[-1] for row in _splits(splits))

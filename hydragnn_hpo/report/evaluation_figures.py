@@ -99,7 +99,7 @@ def structure_errors_of(done: Evaluation) -> StructureErrors:
         labelled, known = head.predicted, head.entry.calibration
         half = known.half_width(labelled.sigma(known), 0.9, labelled.stratum)
         heads[name] = LabelledHead(
-            unit=head.entry.unit,
+            unit=head.entry.shown_unit,
             is_node=head.entry.level == "node",
             truth=labelled.truth,
             mean=labelled.mean,
@@ -224,7 +224,7 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
     labelled, known = head.predicted, head.entry.calibration
     half = known.half_width(labelled.sigma(known), 0.9, labelled.stratum)
     truth, bars = flatten_values(labelled.truth, half)
-    draw_intervals(axis, truth, labelled.mean.ravel(), bars, unit=head.entry.unit)
+    draw_intervals(axis, truth, labelled.mean.ravel(), bars, unit=head.entry.shown_unit)
     inside = 100 * head.figures["coverage90"]
     write_note(axis, f"MAE {head.figures['mae']:.3g}\n{inside:.1f} % inside")
 
@@ -280,8 +280,8 @@ def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
         label=f"root mean square error of {len(bins['sigma'])} bins",
     )  # fmt: skip
     axis.set(xscale="log", yscale="log", ylim=(0.7 * smallest, None))
-    axis.set_xlabel(with_unit("sigma, calibrated", head.entry.unit))
-    axis.set_ylabel(with_unit("|error|", head.entry.unit))
+    axis.set_xlabel(with_unit("sigma, calibrated", head.entry.shown_unit))
+    axis.set_ylabel(with_unit("|error|", head.entry.shown_unit))
     axis.legend(loc="lower right", fontsize=8, frameon=False)
     write_note(axis, f"Spearman {head.figures['spearman']:.2f}\nENCE {head.figures['ence']:.2f}")
 
@@ -333,7 +333,7 @@ def draw_distance(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
     )  # fmt: skip
     axis.set(yscale="log", ylim=(0.7 * smallest, None))
     axis.set_xlabel("distance to the training set (1 is usual)")
-    axis.set_ylabel(with_unit("|error|", head.entry.unit))
+    axis.set_ylabel(with_unit("|error|", head.entry.shown_unit))
     axis.legend(loc="lower right", fontsize=8, frameon=False)
     write_note(axis, f"Spearman {format_rank(figures)}")
 

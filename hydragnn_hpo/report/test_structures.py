@@ -14,6 +14,7 @@ from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import PlotlyValue
 from hydragnn_hpo.report.structure_errors import LabelledHead, StructureErrors
 from hydragnn_hpo.report.test_predictions import load_predictions
+from hydragnn_hpo.units import shown_unit
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ def _join(graphs: GraphSet, index: np.ndarray, arrays: Mapping[str, np.ndarray])
         if len(truth) != len(rows):
             raise ValueError(f"'{name}' has {len(rows)} labels, and {len(truth)} in the report")
         heads[name] = LabelledHead(
-            unit=str(graphs.stats["targets"][name]["unit"]),
+            unit=shown_unit(graphs.stats["targets"][name]),
             is_node=is_node,
             truth=truth,
             mean=mean,

@@ -68,6 +68,7 @@ from hydragnn_hpo.training.micro_batches import TooManyGraphs
 from hydragnn_hpo.training.profiler import EpochProfiler, ProfilePlan
 from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.watchdog import start_watchdog
+from hydragnn_hpo.units import shown_unit
 from hydragnn_hpo.walltime import WallTime
 
 logger = logging.getLogger(__name__)
@@ -330,7 +331,7 @@ def _run(
     shown = ranks.first and trainer.config.training.tensorboard
     board = TensorBoardWriter(folder / "tensorboard") if shown else None
     trainer.record = record = functools.partial(_write_record, writer, board)
-    units = {name: targets[name]["unit"] for name in trainer.heads}
+    units = {name: shown_unit(targets[name]) for name in trainer.heads}
     record("start", attempt=placement.attempt, world=ranks.world, units=units)
     if ranks.first:
         trial.checkpoints.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
@@ -398,7 +399,7 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
         "best_epoch": progress.best_epoch,
         "objective": progress.best_objective,
         "val_mae": progress.best_val,
-        "units": {n: trainer.graphs.stats["targets"][n]["unit"] for n in trainer.heads},
+        "units": {n: shown_unit(trainer.graphs.stats["targets"][n]) for n in trainer.heads},
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "packages": _packages(config.model.conv),
         "kernels": trainer.kernels,

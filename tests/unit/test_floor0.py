@@ -14,7 +14,7 @@ from hydragnn_hpo.errors import ConfigError, StorageError, unknown
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
 from hydragnn_hpo.metrics_log import RecordWriter, read_records
 from hydragnn_hpo.resources import find_resource, resource_path
-from hydragnn_hpo.units import inside
+from hydragnn_hpo.units import inside, interpret_unit, mark_guess
 
 
 def names(folder):
@@ -235,6 +235,31 @@ def test_factors_against_ase(unit, ours):
     assert name == ours
     assert factor == pytest.approx(sizes.get(unit, 1.0), rel=1e-9)
     assert inside(name) == (1.0, name), "our own units stay as they are"
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("Ha", "Hartree"), ("Hartree", "Hartree"), ("hartrees", "Hartree"), ("D", "debye"),
+        ("Debye", "debye"), ("Bohr", "bohr"), ("a0", "bohr"), ("a0^3", "bohr^3"),
+        ("a0 a0 a0", "bohr^3"), ("Bohr**3", "bohr^3"), ("kcal/mol", "kcal/mol"),
+        ("kcal mol^-1", "kcal/mol"), ("kcal mol-1", "kcal/mol"), ("kJ/mol", "kJ/mol"),
+        ("kcal/mol/Ang", "kcal/mol/angstrom"), ("kcal/(mol*A)", "kcal/mol/angstrom"),
+        ("eV/Ang", "eV/angstrom"), ("Ha/Bohr", "Hartree/bohr"), ("eV/A^3", "eV/angstrom^3"),
+        ("e*Ang", "e*angstrom"), ("e a0", "e*bohr"), ("eV per atom", "eV/atom"),
+        ("cm^-1", "1/cm"), ("mu_B", "muB"), ("", "1"), ("GPa(stress)", "GPa(stress)"),
+        ("GHz", None), ("a0 a0", None), ("cal/mol K", None), ("MeV", None), ("furlong", None),
+        ("Ha or eV", None), ("eV^x", None),
+    ],
+)  # fmt: skip
+def test_spellings_of_units_in_other_programs(text, unit):
+    assert interpret_unit(text) == unit
+
+
+def test_a_guessed_unit_is_marked_but_not_the_lack_of_one():
+    marked = [mark_guess("eV", guessed=True), mark_guess("eV", guessed=False)]
+    assert marked == ["eV (guessed)", "eV"]
+    assert mark_guess("1", guessed=True) == "1"
 
 
 def test_an_argument_is_a_path_or_a_shipped_name(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Databases of ASE: SQLite and JSON, and fairchem's LMDB; one file or a folder of them."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from hydragnn_hpo.data.readers.read_limits import read_limits
 from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.optional_packages import explain_missing
-from hydragnn_hpo.sanitize import shorten
+from hydragnn_hpo.sanitize import escape_line, shorten
+from hydragnn_hpo.units import inside, interpret_unit
 
 LMDB = (".aselmdb", ".lmdb")
 """Suffixes of fairchem's databases."""
@@ -48,7 +49,15 @@ def count_database(source: Source) -> int | None:
     return sum(_count(path) for path in _files(source.path))
 
 
-DATABASE = Reader(count_database, read_database, extra="lmdb")
+def read_stated_units(source: Source) -> Iterator[tuple[str, str]]:
+    """Yield name and unit of each property of which the metadata state one, as SchNetPack's do."""
+    for path in _files(source.path):
+        units = _read_metadata(path).get("_property_unit_dict")
+        if isinstance(units, Mapping):
+            yield from ((str(name), str(unit)) for name, unit in units.items() if unit)
+
+
+DATABASE = Reader(count_database, read_database, extra="lmdb", read_units=read_stated_units)
 
 
 def holds_lmdb(folder: Path) -> bool:
@@ -91,8 +100,35 @@ def _count(path: Path) -> int:
     return count
 
 
+def _read_metadata(path: Path) -> Mapping[str, Any]:
+    try:
+        with _open(path) as database:
+            metadata = database.metadata
+    except ConfigError:
+        raise
+    except Exception as error:  # each backend raises types of its own
+        raise _unreadable(path, error) from error
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def _length_factor(path: Path) -> float:
+    """Return the factor that converts positions and cells of a database to angstrom.
+
+    Raises:
+        DataError: its metadata state another unit than those of lengths.
+    """
+    stated = str(_read_metadata(path).get("_distance_unit") or "angstrom")
+    unit = interpret_unit(stated)
+    if unit is None or inside(unit)[1] != "angstrom":
+        raise DataError(
+            f"{path}: its metadata state lengths in '{escape_line(stated)[:40]}': write angstrom "
+            "or bohr as _distance_unit, or convert the positions."
+        )
+    return inside(unit)[0]
+
+
 def _rows(path: Path, first: int, last: int) -> Iterator[Item]:
-    number, size = first, path.stat().st_size
+    number, size, length = first, path.stat().st_size, _length_factor(path)
     while number < last:  # a damaged row ends a query; the next query begins after that row
         before = number
         try:
@@ -104,7 +140,7 @@ def _rows(path: Path, first: int, last: int) -> Iterator[Item]:
                     if row is None:
                         break
                     place = f"{path}: row {number}"
-                    make = functools.partial(_convert_row, row, size)
+                    make = functools.partial(_convert_row, row, size, length)
                     item = f"{path.name}@{number}", make_or_catch(place, make)
                     number += 1
                     yield item
@@ -120,11 +156,20 @@ def _rows(path: Path, first: int, last: int) -> Iterator[Item]:
             raise DataError(f"{path}: ends after {number} of {last} rows; get the file again.")
 
 
-def _convert_row(row: Any, size: int) -> Atoms:
-    """Convert a row of a database of some bytes to a structure with all its data."""
+def _convert_row(row: Any, size: int, length: float) -> Atoms:
+    """Convert a row of a database to a structure with all its data.
+
+    Args:
+        row: the row.
+        size: bytes of the database.
+        length: factor of its positions and cells.
+    """
     with read_limits(size):
         atoms: Atoms = row.toatoms()
         data = dict(row.data)
+    if length != 1.0:
+        atoms.cell[:] *= length
+        atoms.positions *= length
     atoms.info.update({**row.key_value_pairs, **data})
     for key, value in data.items():
         if isinstance(value, np.ndarray) and value.shape[:1] == (len(atoms),):

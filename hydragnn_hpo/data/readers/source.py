@@ -92,6 +92,9 @@ class Reader:
     list_other_files: Callable[[Source], Iterable[Path]] = lambda _: ()
     """Yield the files that the reader reads in addition to the one that the card names."""
 
+    read_units: Callable[[Source], Iterable[tuple[str, str]]] = lambda _: ()
+    """Yield name and unit, in any spelling, of each property whose unit the file states."""
+
 
 def in_one_piece(
     read: Callable[[Source], Iterator[Item]], takes: frozenset[str] = frozenset()

@@ -91,7 +91,7 @@ class ParquetWriter(Writer):
         if entry.classes is not None:
             yield arrow.field(name, text)
         for title in self.layout.titles(name):
-            yield arrow.field(title, number, True, {"unit": entry.unit})
+            yield arrow.field(title, number, True, {"unit": entry.shown_unit})
 
     def _columns(self, rows: PredictedRows) -> dict[str, "Column"]:
         """Return the columns of some structures by name; null where nothing is predicted."""

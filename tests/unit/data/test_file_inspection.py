@@ -6,6 +6,7 @@ import tomllib
 import numpy as np
 import pytest
 from ase.build import add_adsorbate, bulk, fcc111, molecule
+from ase.db import connect
 from ase.io import write
 from structure_files import FIXTURES
 
@@ -64,6 +65,76 @@ def frames(count=12, **info):
         atoms.info.update({"gap": 1.0 + number % 5, **info})
         made.append(atoms)
     return made
+
+
+def write_database(path, metadata, structures):
+    with connect(path) as database:
+        for atoms in structures:
+            database.write(atoms, data={key: np.array([v]) for key, v in atoms.info.items()})
+        database.metadata = metadata
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.db", "a.json"])
+def test_units_in_the_metadata_of_a_database_are_said(name, tmp_path):
+    units = {"gap": "Ha", "mu": "D", "alpha": "a0 a0 a0", "A": "GHz", "none": "eV"}
+    structures = frames(mu=1.5, alpha=2.5, A=3.5)
+    for number, atoms in enumerate(structures):
+        atoms.info.update(mu=1.0 + 3.7 * number % 5, alpha=2.0 + number % 3, A=3.0 + number % 4)
+    path = write_database(tmp_path / name, {"_property_unit_dict": units}, structures)
+    seen = inspect_files([path])
+    found = {target.key: target.unit for target in seen.proposals.targets}
+    assert {key: unit.name for key, unit in found.items()} == {
+        "gap": "Hartree", "mu": "debye", "alpha": "bohr^3", "A": "1"
+    }  # fmt: skip
+    assert {unit.sure for key, unit in found.items() if key != "A"} == {"said"}
+    assert "'GHz', which is no unit known here" in found["A"].why
+    card = card_of(seen, tmp_path)
+    assert not any(target.unit_guessed for target in card.targets.values())
+
+
+@pytest.mark.parametrize("units", [None, [], {"gap": None}, {"gap": 3}, "eV"])
+def test_metadata_in_another_form_say_nothing_wrong(units, tmp_path):
+    path = write_database(tmp_path / "a.db", {"_property_unit_dict": units}, frames())
+    (gap,) = inspect_files([path]).proposals.targets
+    stated = ("1", "unknown") if units == {"gap": 3} else ("eV", "guessed")
+    assert (gap.unit.name, gap.unit.sure) == stated
+
+
+def test_lengths_of_a_database_in_bohr_become_angstrom(tmp_path):
+    structures = frames()
+    structures[0].set_cell([9.0, 9.0, 9.0])
+    path = write_database(tmp_path / "a.db", {"_distance_unit": "Bohr"}, structures)
+    read = inspect_files([path]).sample.structures
+    assert read[3].positions == pytest.approx(0.529177210903 * structures[3].positions)
+    assert read[0].cell.lengths() == pytest.approx([9.0 * 0.529177210903] * 3)
+    path = write_database(tmp_path / "b.db", {"_distance_unit": "cubit"}, structures)
+    with pytest.raises(DataError, match="state lengths in 'cubit'"):
+        inspect_files([path])
+
+
+def test_a_text_beside_a_property_states_its_unit(tmp_path):
+    seen = inspect_structures(tmp_path, frames(gap_unit="Ha"))
+    (gap,) = seen.proposals.targets
+    assert (gap.unit.name, gap.unit.sure) == ("Hartree", "said")
+    structures = frames(gap_unit="Ha")
+    structures[1].info["gap_unit"] = "eV"
+    (gap,) = inspect_structures(tmp_path, structures).proposals.targets
+    assert (gap.unit.name, gap.unit.sure) == ("1", "unknown")
+    assert "Ha or eV" in gap.unit.why
+
+
+def test_a_guess_is_marked_in_the_card_until_it_is_confirmed(tmp_path):
+    structures = frames(energy=-5.0)
+    for number, atoms in enumerate(structures):
+        atoms.info["energy"] = -5.0 - 0.1 * number**2
+    card = card_of(inspect_structures(tmp_path, structures), tmp_path)
+    assert {name: target.unit_guessed for name, target in card.targets.items()} == {
+        "energy": True, "gap": True
+    }  # fmt: skip
+    seen = inspect_files([tmp_path / "a.extxyz"], {"energy": "eV"})
+    card = card_of(seen, tmp_path)
+    assert [card.targets[name].unit_guessed for name in ("energy", "gap")] == [False, True]
 
 
 def inspect_structures(folder, structures):

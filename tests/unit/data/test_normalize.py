@@ -15,6 +15,7 @@ from hydragnn_hpo.data.normalize import (
     refit_target_stats,
 )
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.units import shown_unit
 
 TARGETS = {
     "energy": TargetConfig(level="graph", unit="meV"),
@@ -38,6 +39,14 @@ def test_scalars_are_centred_on_train(divided: Columns) -> None:
     assert stats["mad"] == pytest.approx(sum(abs(x - mean) for x in train) / 4)
     assert (stats["min"], stats["max"]) == (min(train), max(train))
     assert (stats["count"], stats["unit"]) == (4, "eV")
+
+
+def test_the_mark_of_a_guessed_unit_is_kept(divided: Columns) -> None:
+    guessed = TARGETS["energy"].model_copy(update={"unit_guessed": True})
+    stats = fit_target_stats(divided, {**TARGETS, "energy": guessed})
+    assert [shown_unit(stats[name]) for name in ("energy", "charge")] == ["eV (guessed)", "e"]
+    assert shown_unit(refit_target_stats(divided, "energy", stats["energy"])) == "eV (guessed)"
+    assert "unit_guessed" not in stats["charge"]
 
 
 def test_other_splits_do_not_matter(divided: Columns) -> None:

@@ -280,6 +280,9 @@ UNITS = {
         "moment muB": "muB",
         "F_eV/Ang": "eV/angstrom",
         "shift [ppm]": "ppm",
+        "mu (D)": "debye",
+        "homo (Ha)": "Hartree",
+        "alpha [a0^3]": "bohr^3",
     },
     "guessed": {
         "HOMO": "eV",
@@ -294,9 +297,22 @@ UNITS = {
         "isotropic chemical shift": "ppm",
         "magnetic_shielding": "ppm",
         "cs_iso": "ppm",
+        "dipole_moment": "e*angstrom",
+        "Dipole_M": "e*angstrom",
+        "mu": "e*angstrom",
+        "magnetic_moment": "muB",
+        "magnetic_dipole_moment": "muB",
+        "total_moment": "muB",
+        "vertical IP": "eV",
+        "ionization_potential": "eV",
+        "orbital_energies": "eV",
     },
     "unknown": dict.fromkeys(
-        ["logS", "y", "toxicity", "yield", "dihedral", "hev", "nmr_coupling", "redshift"], "1"
+        [
+            *("logS", "y", "toxicity", "yield", "dihedral", "hev", "nmr_coupling", "redshift"),
+            *("quadrupole_moment", "moment_of_inertia", "binding_affinity"),
+        ],
+        "1",
     ),
 }
 
@@ -377,6 +393,168 @@ def test_energies_without_core_electrons_are_not_recognised():
     assert recognise_total_energy(tight_binding, counts, kinds) is None
     heavy, elements = count_elements([np.array([29, 29])] * 20)
     assert recognise_total_energy(np.full(20, -3280.0), heavy, elements) is None
+
+
+LIGHT = {1: -0.6, 6: -38.06, 7: -54.7, 8: -75.15, 9: -99.8}
+"""Energies of atoms in molecules in Hartree, all-electron."""
+
+METAL = {30: -227.0, 46: -127.9, 78: -119.3}
+"""Energies of zinc, palladium and platinum in Hartree whose cores are pseudopotentials."""
+
+
+def complexes(count=60):
+    """Metal complexes of one metal each, and their energies in Hartree."""
+    random = np.random.default_rng(7)
+    results, energies = [], []
+    for number in range(count):
+        metal = sorted(METAL)[number % 3]
+        light = random.choice(sorted(LIGHT), random.integers(8, 30), p=[0.4, 0.3, 0.1, 0.1, 0.1])
+        positions = 2.0 * np.indices((4, 4, 4)).reshape(3, -1).T[: len(light) + 1]
+        results.append(Atoms([metal, *light], positions))
+        energies.append(METAL[metal] + sum(LIGHT[z] for z in light) + random.normal(0, 0.05))
+    return results, np.array(energies)
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("Hartree", 1.0), ("eV", 27.2114), ("Rydberg", 2.0)])
+def test_totals_with_pseudopotentials_for_metals_are_recognised_by_light_elements(unit, factor):
+    structures, energies = complexes()
+    counts, kinds = count_elements([atoms.numbers for atoms in structures])
+    assert recognise_total_energy(factor * energies, counts, kinds) == unit
+    # Without their cores, light elements are not recognised either.
+    valence = counts @ [
+        {1: -0.6, 6: -5.7, 7: -10.1, 8: -16.1, 9: -24.4}.get(z, -9.0) for z in kinds
+    ]
+    assert recognise_total_energy(valence, counts, kinds) is None
+    few = slice(0, 12)  # for 8 elements
+    assert recognise_total_energy(factor * energies[few], counts[few], kinds) is None
+
+
+def test_beside_totals_in_hartree_the_unit_of_a_dipole_is_asked_for():
+    structures, energies = complexes()
+    dipoles = np.linspace(0.5, 9.0, len(structures))
+    for atoms, energy, dipole in zip(structures, energies, dipoles, strict=True):
+        atoms.info |= {"Dipole_M": dipole, "Electronic_E": energy}
+    targets, _ = look_at(structures, reader="database")
+    energy, dipole = targets["Electronic_E"], targets["Dipole_M"]
+    assert (energy.energy, energy.unit.name, energy.unit.sure) == ("total", "Hartree", "recognised")
+    assert (dipole.unit.name, dipole.unit.sure) == ("?", "unknown")
+    assert dipole.unit.choices[:2] == ("debye", "e*angstrom")
+    told, _ = look_at(structures, reader="database", units={"Dipole_M": "debye"})
+    assert (told["Dipole_M"].unit.name, told["Dipole_M"].unit.sure) == ("debye", "said")
+
+
+@pytest.mark.parametrize(
+    ("name", "reader", "structures", "unit"),
+    [
+        ("dipole", "smiles", None, "?"),
+        ("mu", "table", None, "?"),
+        ("dipole", "extxyz", None, "e*angstrom"),
+        ("dipole", "table", metals(20), "e*angstrom"),
+        ("mu", "table", metals(20), "1"),
+    ],
+)
+def test_dipoles_of_molecules_are_asked_for_but_in_files_of_ase(name, reader, structures, unit):
+    structures = structures or molecules()[0]
+    values = np.linspace(0.3, 4.0, len(structures))
+    targets, _ = look_at(with_info(values, name, structures), reader=reader)
+    assert targets[name].unit.name == unit
+
+
+def test_the_user_is_not_asked_for_the_unit_of_what_gets_no_head():
+    structures = molecules()[0]
+    vectors = np.random.default_rng(2).normal(0.0, 1.0, (len(structures), 3))
+    targets, _ = look_at(with_info([*vectors], "dipole", structures), reader="table")
+    assert not targets["dipole"].head
+    assert (targets["dipole"].unit.name, targets["dipole"].unit.sure) == ("1", "unknown")
+    told, _ = look_at(structures, reader="table", wanted=["dipole"])
+    assert told["dipole"].unit.name == "?"
+
+
+HOMO, LUMO = np.linspace(-0.29, -0.22, 20), np.linspace(0.09, 0.02, 20)
+"""Levels of molecules in Hartree."""
+
+
+@pytest.mark.parametrize(
+    ("levels", "unit", "sure"),
+    [
+        ({"homo": HOMO, "lumo": LUMO, "gap": LUMO - HOMO}, "Hartree", "recognised"),
+        ({"homo": 27.2114 * HOMO, "lumo": 27.2114 * LUMO}, "eV", "guessed"),
+        ({"lumo": LUMO}, "Hartree", "recognised"),
+        ({"ionization_energy": -HOMO}, "Hartree", "recognised"),
+        ({"homo": 27211.4 * HOMO}, "?", "unknown"),
+        ({"singlet_triplet_gap": 3.0 * LUMO}, "Hartree", "recognised"),
+        ({"fermi_level": HOMO}, "Hartree", "recognised"),
+        ({"fermi_level": 27.2114 * HOMO}, "eV", "guessed"),
+        ({"orbital_energies": np.outer(HOMO, [40.0, 3.0, 2.0, 1.0])}, "Hartree", "guessed"),
+    ],
+    ids=["hartree", "ev", "lumo", "ip", "mev", "st", "fermi", "fermi_ev", "all"],
+)
+def test_levels_agree_with_total_energies_where_their_size_allows_it(levels, unit, sure):
+    structures, energies = molecules()
+    for number, atoms in enumerate(structures):
+        values = {name: column[number] for name, column in levels.items()}
+        atoms.info = {**values, "u0": energies[number]}
+    targets, _ = look_at(structures, reader="table")
+    assert targets["u0"].unit.name == "Hartree"
+    for name in levels:
+        assert (targets[name].unit.name, targets[name].unit.sure) == (unit, sure), name
+
+
+@pytest.mark.parametrize("reader", ["table", "extxyz"])
+def test_levels_that_are_not_possible_in_ev_are_asked_for(reader):
+    structures = with_info(HOMO, "homo", molecules()[0])
+    targets, _ = look_at(with_info(LUMO, "lumo", structures), reader=reader)
+    # The LUMO alone could be in eV, but not beside this HOMO.
+    for name in ("homo", "lumo"):
+        assert (targets[name].unit.name, targets[name].unit.sure) == ("?", "unknown")
+        assert targets[name].unit.choices == ("Hartree", "Rydberg")
+    said, _ = look_at(structures, reader=reader, units={"homo": "Hartree"})
+    assert (said["lumo"].unit.name, said["lumo"].unit.sure) == ("Hartree", "recognised")
+
+
+def test_narrow_gaps_of_crystals_metals_and_between_spins_are_possible_in_ev():
+    narrow = np.linspace(0.0, 0.3, 20)
+    crystals, _ = look_at(with_info(narrow, "gap", metals(20)), reader="table")
+    assert (crystals["gap"].unit.name, crystals["gap"].unit.sure) == ("eV", "guessed")
+    clusters = [Atoms("Na3", np.eye(3) * (3.0 + 0.01 * n)) for n in range(20)]
+    assert look_at(with_info(narrow, "gap", clusters), reader="table")[0]["gap"].unit.name == "eV"
+    between, _ = look_at(with_info(narrow, "singlet_triplet_gap", molecules()[0]), reader="table")
+    assert between["singlet_triplet_gap"].unit.name == "eV"
+
+
+def test_units_that_the_file_states_are_said_and_unknown_ones_are_named():
+    structures, energies = molecules()
+    values = {"gap": LUMO - HOMO, "mu": 10.0 * LUMO, "A": HOMO**2, "u0": np.array(energies)}
+    for name, column in values.items():
+        with_info(column, name, structures)
+    stated = {"gap": "Ha", "mu": "D", "A": "GHz", "u0": "furlong"}
+    targets, _ = look_at(structures, reader="database", stated=stated)
+    assert [targets[name].unit.name for name in ("gap", "mu", "A")] == ["Hartree", "debye", "1"]
+    assert {targets[name].unit.sure for name in ("gap", "mu")} == {"said"}
+    assert "'GHz'" in targets["A"].unit.why
+    assert (targets["u0"].unit.name, targets["u0"].unit.sure) == ("Hartree", "recognised")
+    told, _ = look_at(structures, reader="database", stated=stated, units={"gap": "eV"})
+    assert told["gap"].unit.name == "eV"
+
+
+def test_an_energy_per_atom_may_be_said_to_be_in_ev():
+    means = [np.mean([PER_ATOM[z] for z in atoms.numbers]) for atoms in metals(40)]
+    structures = with_info(means, "formation_energy_per_atom (eV)", metals(40))
+    targets, _ = look_at(structures, reader="table")
+    (result,) = (each for key, each in targets.items() if key.startswith("formation"))
+    assert (result.energy, result.unit.name, result.unit.sure) == ("per_atom", "eV/atom", "said")
+
+
+def test_an_energy_of_molecules_in_a_table_is_asked_for_even_where_sizes_are_alike():
+    structures = [molecule("CH3OH") for _ in range(20)]
+    targets, _ = look_at(
+        with_info(np.linspace(3.0, 5.0, 20), "internal_energy", structures), reader="table"
+    )
+    energy = targets["internal_energy"]
+    assert (energy.energy, energy.unit.name) == (None, "?")
+    assert "kcal/mol" in energy.unit.choices
+    in_ase, _ = look_at(structures, reader="extxyz")
+    assert in_ase["internal_energy"].unit.name == "eV"
 
 
 def with_atoms(values, name):

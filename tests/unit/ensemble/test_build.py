@@ -1,7 +1,9 @@
 """From a run's trials to the zip, the table, and what is refused."""
 
 import json
+import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -391,6 +393,46 @@ def test_predictions_and_intervals_end_at_the_bounds(make_run):
         "charge", content.manifest.shares("charge"), entry.std, entry.bounds
     )
     assert again.quantiles == pytest.approx(entry.calibration.quantiles)
+
+
+def guess_unit_of_energy(run: Path) -> None:
+    """Mark the unit of the energy as guessed in the store."""
+    store = run / "data/toy.bp"
+    columns, card = open_store(store), load_config(store / "card.toml", CardConfig)
+    assert isinstance(columns, Columns)
+    stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
+    energy = {**stats["targets"]["energy"], "unit_guessed": True}
+    stats["targets"] = {**stats["targets"], "energy": energy}
+    shutil.rmtree(store)
+    write_store(store, [columns], stats, card)
+
+
+def test_a_guessed_unit_is_shown_as_such_beside_every_number(make_run):
+    run = make_run(trials=2)
+    guess_unit_of_energy(run)
+    table = build_ensemble(run)
+    shown = {name: head["unit"] for name, head in table["heads"].items()}
+    assert shown == {"energy": "eV/atom (guessed)", "charge": "e"}
+    sentences = [each["sentence"] for each in table["verdict"]]
+    numbers = [text for text in sentences if re.search(r"\d eV/atom", text)]
+    assert numbers
+    assert all(re.search(r"\d eV/atom \(guessed\)", text) for text in numbers)
+
+    content = read_artefact(run / "ensemble.zip")
+    assert content.manifest.units() == shown
+    assert content.manifest.heads["energy"].unit == "eV/atom"
+    with zipfile.ZipFile(run / "ensemble.zip") as archive:
+        model_card = archive.read("MODEL_CARD.md").decode()
+    assert "`energy` in eV/atom (guessed)" in model_card
+    assert not re.search(r"eV/atom(?! \(guessed\))", model_card)
+
+    ensemble = Ensemble.load(run / "ensemble.zip")
+    store = open_store(run / "data/toy.bp")
+    prediction = ensemble.predict(store, store.indices_of("test"))
+    assert " eV/atom (guessed)" in repr(prediction)
+    assert " e;" in repr(prediction)
+    assert prediction.to_frame().attrs["units"]["energy"] == "eV/atom (guessed)"
+    assert "energy [eV/atom (guessed)]" in repr(ensemble)
 
 
 def predict_variances(run: Path, trials: list[str], predict_alone: Callable[..., dict]) -> None:

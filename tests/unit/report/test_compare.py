@@ -183,6 +183,13 @@ def test_what_makes_runs_unlike_is_reported(changes: dict[str, Any], says: str, 
     assert comparison.same_data != any("not comparable" in text for text in texts)
 
 
+def test_a_guess_and_the_same_unit_are_compared_as_a_guess(run: Any) -> None:
+    comparison = compared(run("one"), run("two", "quick", unit="eV (guessed)"))
+    assert not any("units" in warning for warning in comparison.warnings)
+    (quantity,) = [q for q in comparison.quantities if q.key == "val_mae.gap"]
+    assert quantity.unit == "eV (guessed)"
+
+
 def test_heads_that_not_all_have_are_named(run: Any, tmp_path: Path) -> None:
     other = make_campaign(tmp_path / "made", trials=12)
     comparison = compared(run("one"), other.path)
