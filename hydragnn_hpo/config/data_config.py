@@ -592,6 +592,10 @@ class CardConfig(Config):
     """Largest share of bad structures. They are left out and listed with their reasons in
     ``quarantine.jsonl`` of the store; if there are more, the build fails."""
 
+    trust_forces: bool = False
+    """Train with forces even if they contradict the energies that they are derived from: wrong
+    sign, wrong unit, or another calculation. Without it such a campaign does not start."""
+
     graphs: GraphConfig = GraphConfig()
     """Cutoff and sanity limits."""
 

@@ -18,6 +18,7 @@ from ase.data import chemical_symbols
 from hydragnn_hpo.config import AttributeConfig, CardConfig, TargetConfig, mean_degree
 from hydragnn_hpo.data.build_plan import exceeds_limit
 from hydragnn_hpo.data.columns import Graph, columns_of
+from hydragnn_hpo.data.force_check import ForceEvidence, LabelledStructure, compare_forces
 from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.properties import (
     PropertyTable,
@@ -42,11 +43,17 @@ from hydragnn_hpo.data.readers.table import KNOWN, read_head
 from hydragnn_hpo.data.readers.text_folder import holds_cfg
 from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_split
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
-from hydragnn_hpo.data.targets import TargetProposals, propose_classes, propose_targets
+from hydragnn_hpo.data.targets import (
+    UNKNOWN,
+    TargetProposals,
+    propose_classes,
+    propose_targets,
+)
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.file_records import SizeStats
 from hydragnn_hpo.files import refuse_repeated
 from hydragnn_hpo.sanitize import escape_line
+from hydragnn_hpo.units import inside
 
 MAX_CUTOFF = 6.0
 """Largest cutoff at which neighbours are counted, angstrom."""
@@ -318,6 +325,8 @@ class Inspection:
     set_aside: tuple[str, ...]
     """Errors of those structures of the sample that a build would set aside, in addition to those
     that could not be read."""
+    findings: tuple[str, ...]
+    """What was found in the data, in sentences."""
     warnings: tuple[str, ...]
     """Warnings for the user."""
 
@@ -351,6 +360,12 @@ def inspect_files(
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *geometry.warnings]
     warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
+    forces = list(_compare_forces(sample, table, proposals))
+    warnings += [
+        f"{name} {found.sentence}; 'run' refuses them until that is mended."
+        for name, found in forces
+        if found.verdict == "contradict"
+    ]
     return Inspection(
         make_identifier(_find_stem(paths), "data"),
         files,
@@ -360,6 +375,7 @@ def inspect_files(
         proposals,
         id_key,
         set_aside,
+        tuple(f"{name} {found.sentence}" for name, found in forces if found.verdict == "agree"),
         (*warnings, *([split.warning] if split.warning else [])),
     )
 
@@ -466,6 +482,33 @@ def _propose(
         forced=[key for file in files for key in file.keys],
         wanted=wanted,
     )
+
+
+def _compare_forces(
+    sample: StructureSample, table: PropertyTable, proposals: TargetProposals
+) -> Iterator[tuple[str, ForceEvidence]]:
+    """Yield each set of forces that is derived from an energy, and how it compares with that."""
+    by_name = {target.name: target for target in proposals.targets}
+    for target in proposals.targets:
+        if target.level != "node" or target.derived_from is None:
+            continue
+        energy = by_name[target.derived_from]
+        if UNKNOWN in (energy.unit.name, target.unit.name):
+            continue
+        factor, factor_of_energy = inside(target.unit.name)[0], inside(energy.unit.name)[0]
+        energies = table.numbers[energy.key].by_structure()
+        structures = []
+        for place, forces in table.numbers[target.key].by_structure().items():
+            known = place in energies and np.isfinite(energies[place]).all()
+            if known and np.isfinite(forces).all():
+                atoms = sample.structures[place]
+                value = float(energies[place][0, 0]) * factor_of_energy
+                cell = np.asarray(atoms.cell.array)
+                labels = (atoms.numbers, atoms.positions, cell, atoms.pbc, value, forces * factor)
+                structures.append(LabelledStructure(*labels))
+        found = compare_forces(structures)
+        if found is not None:
+            yield target.name, found
 
 
 def _propose_split(
