@@ -438,7 +438,7 @@ def _estimate_relaxations(
         gram, right = grams[fold != part].sum(axis=0), rights[fold != part].sum(axis=0)
         penalty = RIDGE * max(float(np.trace(gram)) / len(gram), 1e-12)
         numbers = np.linalg.solve(gram + penalty * np.eye(len(gram)), right)
-        for row in np.flatnonzero(fold == part):
+        for row in np.flatnonzero(fold == part).tolist():
             missed += float(((forces[row] - designs[row] @ numbers) ** 2).sum())
             total += float((forces[row] ** 2).sum())
             hessian = _make_hessian(edges[row], numbers, len(structures[row].numbers))

@@ -9,7 +9,7 @@ Shapes: G graphs, N nodes, E edges.
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TypedDict
@@ -697,7 +697,14 @@ def _report_forces(index: Index, stats: StoreStats) -> Iterator[ForceReport]:
     for name, structures in labels.items():
         found = compare_forces(structures)
         if found is not None:
-            yield {"target": name, **asdict(found)}
+            yield {
+                "target": name,
+                "verdict": found.verdict,
+                "ratio": found.ratio,
+                "error": found.error,
+                "count": found.count,
+                "sentence": found.sentence,
+            }
 
 
 def _scan_windows(

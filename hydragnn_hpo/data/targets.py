@@ -5,7 +5,7 @@ Shapes: G structures, Z kinds of elements.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -504,7 +504,7 @@ def _find_calculators(targets: Sequence[TargetProposal]) -> set[str]:
     }
 
 
-def _name_quantity(target: TargetProposal, calculators: Collection[str]) -> str | None:
+def _name_quantity(target: TargetProposal, calculators: Set[str]) -> str | None:
     """Return the name of a quantity without its calculator; None where it names an unknown one."""
     name = normalize_name(target.key)
     if target.energy is not None:

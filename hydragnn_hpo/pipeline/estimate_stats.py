@@ -311,13 +311,15 @@ def check_campaign_file(
     if not built:
         for card in cards:
             find_files(card)
-        for (card_path, card), entry in zip(cards.items(), config.data, strict=True):
-            heads = [name.removeprefix(entry.prefix) for name in config.trial.get("heads", {})]
-            check_forces(card, card_path, heads)
     if built or _has_budget(config):
         guesses = [estimate_stats(p, [run.store(card.name)], None) for p, card in cards.items()]
         facts = _facts(config, facts, guesses)
     check_campaign(CheckedCampaign(config, path, facts, packed_later), source)
+    if not built:
+        learned = config.trial.get("heads", {})
+        for (card_path, known), entry in zip(cards.items(), config.data, strict=True):
+            heads = [name.removeprefix(entry.prefix) for name in learned]
+            check_forces(known, card_path, heads)
     return names
 
 

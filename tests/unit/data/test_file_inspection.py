@@ -3,8 +3,10 @@
 import os
 import tomllib
 
+import numpy as np
 import pytest
 from ase.build import bulk, molecule
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 from structure_files import FIXTURES
 
@@ -306,6 +308,25 @@ def test_lengths_in_bohr_are_noticed():
         atoms.positions /= 0.529177
     (message,) = summarize_geometry(angstrom, names).warnings
     assert "are positions in bohr?" in message
+
+
+@pytest.mark.parametrize(
+    ("factor", "warns"),
+    [(-8.0, None), (8.0, "the sign of one is wrong"), (-8.0 / 51.42207, "Hartree/bohr")],
+)
+def test_forces_are_compared_with_the_energies(factor, warns, tmp_path):
+    random, structures = np.random.default_rng(0), []
+    for _ in range(30):
+        atoms = bulk("Cu", cubic=True)
+        away = random.normal(0.0, 0.04, (4, 3))
+        atoms.positions += away
+        energy = 4.0 * float((away**2).sum())
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=factor * away)
+        structures.append(atoms)
+    seen = inspect_structures(tmp_path, structures)
+    found = [text for text in seen.warnings if "forces contradict the energies" in text]
+    assert [warns in text for text in found] == ([True] if warns else [])
+    assert len(seen.findings) == (0 if warns else 1)
 
 
 def test_a_published_split_is_kept(tmp_path):
