@@ -109,7 +109,11 @@ def springs(tmp_path):
     campaign = {
         "name": "c",
         "data": [{"card": "springs.toml"}],
-        "trial": {"heads": {"e": {"pool": "contributions"}, "f": {}}},
+        "trial": {
+            "heads": {"e": {"pool": "contributions"}, "f": {}},
+            "model": {"conv": "schnet", "features": 8},
+            "training": {"learning_rate": 0.01, "global_batch": 4},
+        },
         "space": {"model.layers": [1, 2]},
         "search": {"trials": 2, "rungs": [2], "finalists": 1},
     }
