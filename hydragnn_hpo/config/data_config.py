@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 SPLITS = ("train", "val", "sel", "cal", "test")
 """Train, search, ensemble selection, calibration, test: Law 6."""
 
+TRAJECTORY = "trajectory"
+"""Value of ``split.group`` that keeps the frames of each run together."""
+
 STORE_VERSION = 3
 """Version of the layout of graph stores; another one is refused."""
 
@@ -526,8 +529,10 @@ class SplitConfig(Config):
     """Shares of train, val, sel, cal and test; they sum to 1."""
 
     group: str = "composition"
-    """Structures that stay in one split: those of the same ``composition``, or with the same value
-    of a key of ``atoms.info``. With ``structure`` each is a group of its own."""
+    """Structures that stay in one split: those of the same ``composition``, the frames of one
+    ``trajectory`` (successive structures of the same atoms, moved by up to 0.5 angstrom), or those
+    with the same value of a key of ``atoms.info``. With ``structure`` each is a group of its
+    own."""
 
     published: str | None = None
     """Key of ``atoms.info`` that fixes the test split; the rest is split by group."""

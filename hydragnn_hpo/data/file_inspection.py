@@ -49,6 +49,7 @@ from hydragnn_hpo.data.targets import (
     propose_classes,
     propose_targets,
 )
+from hydragnn_hpo.data.trajectories import FoundRuns, find_runs
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.file_records import SizeStats
 from hydragnn_hpo.files import refuse_repeated
@@ -351,11 +352,16 @@ def inspect_files(
     files = tuple(file for file in files if file.path not in {path for path, _ in skipped})
     _check_size(paths[0], sample, ())
     table = collect_properties(sample.structures)
+    runs = find_runs(sample.structures, table)
+    names = set() if runs is None else {key for key in runs.keys if key not in wanted}
+    numbers = {key: prop for key, prop in table.numbers.items() if key not in names}
+    table = replace(table, numbers=numbers)
     proposals = _propose(files, sample, table, units or {}, wanted)
     geometry = summarize_geometry(sample.structures, sample.names)
-    split = _propose_split(sample, geometry, table)
+    split = _propose_split(sample, geometry, table, runs)
     id_key = _find_id_key(table, len(sample.structures))
-    proposals = _add_texts(proposals, table, sample, {id_key, split.published, split.group})
+    proposals = _add_texts(proposals, table, sample, {id_key, split.published, *names})
+    proposals = _leave_out_names(proposals, names)
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *geometry.warnings]
@@ -511,12 +517,24 @@ def _compare_forces(
             yield target.name, found
 
 
+def _leave_out_names(proposals: TargetProposals, names: Set[str]) -> TargetProposals:
+    """Return the proposals with the reason why properties that name runs are no targets."""
+    why = "names the run that a structure is a frame of"
+    left_out = (*proposals.left_out, *((name, why) for name in sorted(names)))
+    return replace(proposals, left_out=left_out)
+
+
 def _propose_split(
-    sample: StructureSample, geometry: GeometrySummary, table: PropertyTable
+    sample: StructureSample,
+    geometry: GeometrySummary,
+    table: PropertyTable,
+    runs: FoundRuns | None,
 ) -> SplitProposal:
     read = len(sample.structures)
     labels = {key: texts for key, texts in table.texts.items() if texts.total() == read}
-    return propose_split(sample.total, read, compositions=geometry.compositions, labels=labels)
+    return propose_split(
+        sample.total, read, compositions=geometry.compositions, labels=labels, runs=runs
+    )
 
 
 def detect_files(

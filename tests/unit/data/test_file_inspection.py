@@ -329,6 +329,23 @@ def test_forces_are_compared_with_the_energies(factor, warns, tmp_path):
     assert len(seen.findings) == (0 if warns else 1)
 
 
+@pytest.mark.parametrize(("runs", "group"), [(7, "jid"), (3, "structure")])
+def test_frames_of_runs_are_a_group_and_their_key_is_no_target(runs, group, tmp_path):
+    structures = []
+    for run in range(runs):
+        for step in range(5):
+            atoms = molecule("CH3OH")
+            atoms.positions[0, 0] += 0.3 * run + 0.001 * step
+            atoms.info |= {"jid": f"run-{run}", "formation": float(run * 2 % 5)}
+            structures.append(atoms)
+    seen = inspect_structures(tmp_path, structures)
+    assert seen.split.group == group
+    said = f"{seen.split.why} {seen.split.warning}"
+    assert f"{5 * runs} structures are the frames of {runs} runs, by jid" in said
+    assert [target.key for target in seen.proposals.targets] == ["formation"]
+    assert "names the run" in dict(seen.proposals.left_out)["jid"]
+
+
 def test_a_published_split_is_kept(tmp_path):
     structures = frames(40)
     for number, atoms in enumerate(structures):
