@@ -241,6 +241,9 @@ def findings_blocks(report: Mapping[str, Any], limit: int) -> list[Any]:
     blocks += ["", *_duplicates(report, limit)]
     blocks += ["", *_conflicts(report["conflicts"], limit)]
     blocks += ["", *_near_twins(report["near_twins"], limit)]
+    for forces in report["forces"]:
+        wrong = "CONTRADICTION: " if forces["verdict"] == "contradict" else ""
+        blocks += ["", f"{wrong}{forces['target']} {forces['sentence']}."]
     blocks += ["", *_outliers(report, limit)]
     blocks += ["", *_geometry(report["geometry"], limit)]
     return [*blocks, "", _verdict(report)]

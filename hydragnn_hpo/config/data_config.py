@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 SPLITS = ("train", "val", "sel", "cal", "test")
 """Train, search, ensemble selection, calibration, test: Law 6."""
 
+TRAJECTORY = "trajectory"
+"""Value of ``split.group`` that keeps the frames of each run together."""
+
 STORE_VERSION = 3
 """Version of the layout of graph stores; another one is refused."""
 
@@ -555,8 +558,10 @@ class SplitConfig(Config):
     """Shares of train, val, sel, cal and test; they sum to 1."""
 
     group: str = "composition"
-    """Structures that stay in one split: those of the same ``composition``, or with the same value
-    of a key of ``atoms.info``. With ``structure`` each is a group of its own."""
+    """Structures that stay in one split: those of the same ``composition``, the frames of one
+    ``trajectory`` (successive structures of the same atoms, moved by up to 0.5 angstrom), or those
+    with the same value of a key of ``atoms.info``. With ``structure`` each is a group of its
+    own."""
 
     published: str | None = None
     """Key of ``atoms.info`` that fixes the test split; the rest, with structures that lack it, is
@@ -621,6 +626,10 @@ class CardConfig(Config):
     max_bad: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
     """Largest share of bad structures. They are left out and listed with their reasons in
     ``quarantine.jsonl`` of the store; if there are more, the build fails."""
+
+    trust_forces: bool = False
+    """Train with forces even if they contradict the energies that they are derived from: wrong
+    sign, wrong unit, or another calculation. Without it such a campaign does not start."""
 
     graphs: GraphConfig = GraphConfig()
     """Cutoff and sanity limits."""

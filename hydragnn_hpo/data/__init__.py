@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.edge_pairs import load_cached_layout
     from hydragnn_hpo.data.file_inspection import DataFile, Inspection, inspect_files
     from hydragnn_hpo.data.folds import NONE, deal_folds, leave_fold_out
+    from hydragnn_hpo.data.force_check import compare_forces, read_labels
     from hydragnn_hpo.data.graph_sizes import size_stats
     from hydragnn_hpo.data.mixture import Mixture, close, unite
     from hydragnn_hpo.data.normalize import expand_mean
@@ -70,6 +71,7 @@ __all__ = [
     "check_store",
     "close",
     "columns_of",
+    "compare_forces",
     "compute_laplacian_encodings",
     "cut_filler",
     "deal_folds",
@@ -92,6 +94,7 @@ __all__ = [
     "open_store",
     "pad_batch",
     "predict_graph_costs",
+    "read_labels",
     "read_piece",
     "reserve_disk",
     "run_at_root",

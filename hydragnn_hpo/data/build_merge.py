@@ -11,7 +11,7 @@ from typing import TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import SPLITS, CardConfig
+from hydragnn_hpo.config import SPLITS, TRAJECTORY, CardConfig
 from hydragnn_hpo.data.build_plan import (
     QUARANTINE,
     BadStructure,
@@ -37,6 +37,7 @@ from hydragnn_hpo.data.splits import TEST, assign_splits
 from hydragnn_hpo.data.store_index import PartEntry, StoreColumn
 from hydragnn_hpo.data.store_parts import describe_columns, write_index, write_part
 from hydragnn_hpo.data.structure import Place
+from hydragnn_hpo.data.trajectories import Frames, number_runs
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.file_records import AttributeStats, StoreStats, TargetStats
 
@@ -246,8 +247,30 @@ def _read_light_columns(
     arrays = {name: np.concatenate([piece[name] for piece in pieces]) for name in names[:4]}
     for name in names[5:]:
         arrays[name] = np.concatenate([piece[name] for piece in pieces])
-    arrays["group"] = _number_groups(groups, [piece["group"] for piece in pieces])
+    if card.split.group == TRAJECTORY:
+        arrays["group"] = number_runs(_read_frames(windows, work)).astype(np.int32)
+    else:
+        arrays["group"] = _number_groups(groups, [piece["group"] for piece in pieces])
     return _make_light_columns(arrays, levels), published, np.array(sizes, dtype=np.int64)
+
+
+def _read_frames(windows: Sequence[PlannedWindow], work: Path) -> Iterator[Frames]:
+    """Yield the structures of each window, without edges and targets."""
+    for window in windows:
+        chunk = read_chunk(
+            work / window.chunk, ["numbers", "num_nodes", "positions", "cell", "pbc"]
+        )
+        if not window.whole:
+            nodes = ragged_rows(offsets(chunk["num_nodes"]), window.rows)[0]
+            of_nodes = ("numbers", "positions")
+            chunk = {k: v[nodes if k in of_nodes else window.rows] for k, v in chunk.items()}
+        yield Frames(
+            chunk["numbers"].astype(np.int64),
+            chunk["positions"],
+            chunk["cell"],
+            chunk["pbc"].astype(bool),
+            chunk["num_nodes"].astype(np.int64),
+        )
 
 
 _PARTS = ("text", "offset")

@@ -18,6 +18,7 @@ from ase.data import chemical_symbols, covalent_radii
 from hydragnn_hpo.config import AttributeConfig, CardConfig, TargetConfig, mean_degree
 from hydragnn_hpo.data.build_plan import exceeds_limit
 from hydragnn_hpo.data.columns import Graph, columns_of
+from hydragnn_hpo.data.force_check import ForceEvidence, LabelledStructure, compare_forces
 from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.properties import (
     PropertyTable,
@@ -45,11 +46,18 @@ from hydragnn_hpo.data.readers.text_folder import holds_cfg
 from hydragnn_hpo.data.run_folders import find_repeats
 from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, names_splits, propose_split
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
-from hydragnn_hpo.data.targets import TargetProposals, propose_classes, propose_targets
+from hydragnn_hpo.data.targets import (
+    UNKNOWN,
+    TargetProposals,
+    propose_classes,
+    propose_targets,
+)
+from hydragnn_hpo.data.trajectories import FoundRuns, find_runs
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.file_records import SizeStats
 from hydragnn_hpo.files import refuse_repeated
 from hydragnn_hpo.sanitize import escape_line
+from hydragnn_hpo.units import inside
 
 MAX_CUTOFF = 6.0
 """Largest cutoff at which neighbours are counted, angstrom."""
@@ -344,6 +352,8 @@ class Inspection:
     set_aside: tuple[str, ...]
     """Errors of those structures of the sample that a build would set aside, in addition to those
     that could not be read."""
+    findings: tuple[str, ...]
+    """What was found in the data, in sentences."""
     warnings: tuple[str, ...]
     """Warnings for the user."""
 
@@ -367,16 +377,27 @@ def inspect_files(
     files, skipped, sample = _read_files(paths, length)
     _check_size(paths[0], sample, ())
     table = collect_properties(sample.structures)
+    runs = find_runs(sample.structures, table)
+    names = set() if runs is None else {key for key in runs.keys if key not in wanted}
+    numbers = {key: prop for key, prop in table.numbers.items() if key not in names}
+    table = replace(table, numbers=numbers)
     proposals = _propose(files, sample, table, units, wanted)
     geometry = summarize_geometry(sample.structures, sample.names)
-    split = _propose_split(sample, geometry, table)
+    split = _propose_split(sample, geometry, table, runs)
     id_key = _find_id_key(table, len(sample.structures))
-    proposals = _add_texts(proposals, table, sample, {id_key, split.published, split.group})
+    proposals = _add_texts(proposals, table, sample, {id_key, split.published, *names})
+    proposals = _leave_out_names(proposals, names)
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
+    forces = list(_compare_forces(sample, table, proposals))
     warnings = [*_warn_of_files(skipped), *_warn_of_input(files, sample, length)]
     warnings += [*geometry.warnings, *_warn_of_structures(sample, geometry, set_aside)]
     warnings += [*proposals.warnings, *filter(None, [split.warning])]
+    warnings += [
+        f"{name} {found.sentence}; 'run' refuses them until that is mended."
+        for name, found in forces
+        if found.verdict == "contradict"
+    ]
     return Inspection(
         make_identifier(_find_stem(paths), "data"),
         files,
@@ -386,6 +407,7 @@ def inspect_files(
         proposals,
         id_key,
         set_aside,
+        tuple(f"{name} {found.sentence}" for name, found in forces if found.verdict == "agree"),
         tuple(warnings),
     )
 
@@ -524,11 +546,51 @@ def _collect_stated_units(files: Sequence[DataFile], table: PropertyTable) -> di
     return {name: " or ".join(several) for name, several in units.items()}
 
 
+def _compare_forces(
+    sample: StructureSample, table: PropertyTable, proposals: TargetProposals
+) -> Iterator[tuple[str, ForceEvidence]]:
+    """Yield each set of forces that is derived from an energy, and how it compares with that."""
+    by_name = {target.name: target for target in proposals.targets}
+    for target in proposals.targets:
+        if target.level != "node" or target.derived_from is None:
+            continue
+        energy = by_name[target.derived_from]
+        if UNKNOWN in (energy.unit.name, target.unit.name):
+            continue
+        factor, factor_of_energy = inside(target.unit.name)[0], inside(energy.unit.name)[0]
+        energies = table.numbers[energy.key].by_structure()
+        structures = []
+        for place, forces in table.numbers[target.key].by_structure().items():
+            known = place in energies and np.isfinite(energies[place]).all()
+            if known and np.isfinite(forces).all():
+                atoms = sample.structures[place]
+                value = float(energies[place][0, 0]) * factor_of_energy
+                value *= len(atoms) if energy.energy == "per_atom" else 1
+                cell = np.asarray(atoms.cell.array)
+                labels = (atoms.numbers, atoms.positions, cell, atoms.pbc, value, forces * factor)
+                structures.append(LabelledStructure(*labels))
+        found = compare_forces(structures)
+        if found is not None:
+            yield target.name, found
+
+
+def _leave_out_names(proposals: TargetProposals, names: Set[str]) -> TargetProposals:
+    """Return the proposals with the reason why properties that name runs are no targets."""
+    why = "names the run that a structure is a frame of"
+    left_out = (*proposals.left_out, *((name, why) for name in sorted(names)))
+    return replace(proposals, left_out=left_out)
+
+
 def _propose_split(
-    sample: StructureSample, geometry: GeometrySummary, table: PropertyTable
+    sample: StructureSample,
+    geometry: GeometrySummary,
+    table: PropertyTable,
+    runs: FoundRuns | None,
 ) -> SplitProposal:
     read = len(sample.structures)
-    return propose_split(sample.total, read, compositions=geometry.compositions, labels=table.texts)
+    return propose_split(
+        sample.total, read, compositions=geometry.compositions, labels=table.texts, runs=runs
+    )
 
 
 def detect_files(

@@ -127,6 +127,12 @@ class Property:
         marks = self.level == "node" or _MARKS.search(normalize_name(self.name))
         return self.binary and bool(marks)
 
+    def by_structure(self) -> dict[int, Array]:
+        """Return the rows of each structure that has the property, by its index."""
+        first = np.flatnonzero(np.diff(self.structure, prepend=-1))
+        parts = np.split(self.values, first[1:])
+        return dict(zip(self.structure[first].tolist(), parts, strict=True))
+
     @property
     def missing(self) -> int:
         """Number of rows with NaN."""

@@ -8,7 +8,7 @@ Shapes: G graphs, N nodes, E edges.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
@@ -34,10 +34,13 @@ from hydragnn_hpo.data.duplicates import (
     find_train_twins,
     find_twins,
 )
+from hydragnn_hpo.data.force_check import LabelledStructure, compare_forces, read_labels
 from hydragnn_hpo.data.graph_sizes import edge_lengths
 from hydragnn_hpo.data.store_index import Index, check_files, read_checked_stats, read_index
+from hydragnn_hpo.data.store_parts import WindowReader
 from hydragnn_hpo.data.store_summary import Scan, Spread, measure_spread, read_windows, scan_store
 from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.units import shown_unit
 
 CLOSE = 0.6
@@ -264,6 +267,23 @@ class DamageReport(ReportSettings):
     train."""
 
 
+class ForceReport(TypedDict):
+    """Comparison of forces with the energy that they are derived from."""
+
+    target: str
+    """Name of the forces."""
+    verdict: str
+    """``agree``, ``contradict`` or ``unclear``."""
+    ratio: float
+    """Change of the energy over that by the forces; 1 where they agree."""
+    error: float
+    """Standard error of ``ratio``."""
+    count: int
+    """Number of pairs of structures, or of structures, that were compared."""
+    sentence: str
+    """What was found, to be read after the name of the forces."""
+
+
 class StoreReport(DamageReport):
     """Findings in an intact store."""
 
@@ -280,6 +300,8 @@ class StoreReport(DamageReport):
     """Conflicting targets of twins, the worst first."""
     near_twins: list[NearTwins]
     """Targets that structures of close geometry do not share, the worst first."""
+    forces: list[ForceReport]
+    """Forces that are derived from an energy, as far as they can be compared with it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -642,9 +664,49 @@ def _check_intact_store(index: Index, settings: ReportSettings, progress: Progre
         "near_twins": find_near_twins(
             scan, spreads, find_near_pairs(signatures, scan.num_nodes, tolerance, NEAR)
         ),
+        "forces": list(_report_forces(index, stats)),
         "serious": any(s["twins"] or s["groups"] for s in leakage["splits"].values()),
     }
     return Findings(report, scan, spreads)
+
+
+MOST_COMPARED, MOST_WINDOWS = 2000, 20
+"""Most structures whose forces are compared with energies, and most windows that they are from."""
+
+
+def _report_forces(index: Index, stats: StoreStats) -> Iterator[ForceReport]:
+    """Yield the comparison of each derived set of forces with its energy, where that is possible.
+
+    The first structures of windows at equal intervals are read: steps of a trajectory.
+    """
+    derived = {
+        name: str(target["derived_from"])
+        for name, target in stats["targets"].items()
+        if target["level"] == "node" and target.get("derived_from") in stats["targets"]
+    }
+    if not derived:
+        return
+    windows = range(0, len(index.windows), -(-len(index.windows) // MOST_WINDOWS))
+    labels: dict[str, list[LabelledStructure]] = {name: [] for name in derived}
+    with WindowReader(index) as reader:
+        for window in windows:
+            columns = columns_from(reader.read(window, window + 1, None), stats)
+            first = np.arange(min(columns.num_graphs, MOST_COMPARED // len(windows)))
+            columns = columns.take(first)
+            for name, energy in derived.items():
+                per_atom = stats["targets"][energy].get("energy") == "per_atom"
+                labels[name] += read_labels(columns, energy, name, per_atom=per_atom)
+    for name, structures in labels.items():
+        found = compare_forces(structures)
+        if found is not None:
+            yield {
+                "target": name,
+                "verdict": found.verdict,
+                "ratio": found.ratio,
+                "error": found.error,
+                "count": found.count,
+                "sentence": found.sentence,
+            }
 
 
 def _scan_windows(

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import SPLITS, SplitConfig
+from hydragnn_hpo.config import SPLITS, TRAJECTORY, SplitConfig
+from hydragnn_hpo.data.trajectories import FoundRuns
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.sanitize import escape_line
 
 TEST = SPLITS.index("test")
 
@@ -122,7 +124,7 @@ class SplitProposal:
     """Values for ``[split]`` of a new card, with the reason."""
 
     group: str
-    """``composition`` or ``structure``, see ``SplitConfig.group``."""
+    """Value of ``SplitConfig.group``."""
     shares: tuple[float, ...]
     """Share of each split, in the order of ``SPLITS``."""
     published: str | None
@@ -138,15 +140,23 @@ class SplitProposal:
 
 
 def propose_split(
-    total: int, read: int, *, compositions: int, labels: Mapping[str, Mapping[str, int]]
+    total: int,
+    read: int,
+    *,
+    compositions: int,
+    labels: Mapping[str, Mapping[str, int]],
+    runs: FoundRuns | None = None,
 ) -> SplitProposal:
     """Propose how to split the structures of a new data set.
+
+    Runs are kept together by their composition where these are many.
 
     Args:
         total: number of structures of the data set.
         read: number of structures in the sample that was read.
         compositions: number of distinct compositions in the sample.
         labels: for each text property the number of structures with each text.
+        runs: runs of frames among the structures that were read.
     """
     full = {key: _without_empty(counts) for key, counts in labels.items() if names_splits(key)}
     named_splits = ((k, _find_test(counts, read)) for k, counts in full.items())
@@ -161,15 +171,32 @@ def propose_split(
         why = f"{about}{groups:,} compositions; none stands in two {apart}"
         warning = _warn_of_calibration(groups, "compositions")
         return SplitProposal("composition", propose_shares(groups), *known, why, warning)
+    if runs is not None and runs.count >= len(SPLITS):
+        groups = round(runs.count * total / read)
+        about = "about " if total > read else ""
+        why = f"{_describe_runs(read, runs)}; none of {about}{groups:,} stands in two splits"
+        warning = _warn_of_calibration(groups, "runs")
+        return SplitProposal(runs.group, propose_shares(groups), *known, why, warning)
     named = "one composition" if compositions == 1 else f"{compositions} compositions"
     why = f"{named}: too few to keep them apart; every structure for itself"
     warning = (
         f"only {named}: structures of one composition stand in train "
         "and test, so errors and error bars hold for more of the same, not for other substances."
     )
+    if runs is not None:
+        warning = (
+            f"{_describe_runs(read, runs)}: too few for the {len(SPLITS)} splits, so frames of one "
+            "run stand in train and test, and no error tells anything about another run; add runs."
+        )
     if few := _warn_of_calibration(total, "structures"):
         warning = f"{warning} {few}"
     return SplitProposal("structure", propose_shares(total), *known, why, warning)
+
+
+def _describe_runs(read: int, runs: FoundRuns) -> str:
+    many = f"{runs.count} runs" if runs.count > 1 else "one run"
+    by = "" if runs.group == TRAJECTORY else f", by {escape_line(runs.group)[:60]}"
+    return f"{read:,} structures are the frames of {many}{by}"
 
 
 def propose_shares(groups: int) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import MAX_ELEMENT, AttributeConfig, TargetConfig, weigh_sum
+from hydragnn_hpo.config import MAX_ELEMENT, TRAJECTORY, AttributeConfig, TargetConfig, weigh_sum
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.units import inside
@@ -172,8 +172,9 @@ class Rules:
     targets: Mapping[str, TargetConfig]
     """Targets to read, by name."""
     group: str = "structure"
-    """Grouping of structures: ``composition``, ``structure`` (each is its own group), or a key of
-    ``atoms.info`` whose value names the group."""
+    """Grouping of structures: ``composition``, ``structure`` (each is its own group),
+    ``trajectory`` (numbered when pieces are merged), or a key of ``atoms.info`` whose value names
+    the group."""
     published: str | None = None
     """Key of ``atoms.info`` that holds the published split, where a structure has one; None where
     no structure has."""
@@ -691,6 +692,8 @@ def _group(atoms: Atoms, place: Place, group: str) -> str:
     """Return the name of a structure's group; compositions are reduced, so supercells share one."""
     if group == "structure":
         return f"{place.file}:{place.number + 1}"  # splits follow the order of these names
+    if group == TRAJECTORY:
+        return ""
     if group == "composition":
         formula, _ = atoms.symbols.formula.reduce()
         return str(formula.format("hill"))

@@ -5,10 +5,9 @@ Shapes: G structures, Z kinds of elements.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from os.path import commonprefix
 from typing import Literal
 
 import numpy as np
@@ -161,6 +160,48 @@ _NO_ENERGY = re.compile(
     r"ioni[sz]ation|affinity|kinetic|vibration|solvation|binding|bond|level|error|std|variance|"
     r"uncertainty|excitation|singlet|triplet|strain|lattice|eigenvalue|orbital"
 )
+
+
+_POTENTIAL = re.compile(r"energ(y|ies)|forces?|stress(es)?|virials?")
+_PLAIN_WORDS = {"total", "tot", "potential", "pot", "internal", "e", "etot", "etotal", "toten"}
+_KIND_WORDS = {
+    *_PLAIN_WORDS,
+    *("free", "formation", "form", "eform", "ef", "cohesive", "atomization", "atomisation"),
+    *("u", "u0", "corrected", "uncorrected", "correction", "raw", "final", "initial", "static"),
+    *("electronic", "per", "atom", "atoms", "atomic", "peratom", "pa", "cell", "system", "sum"),
+    *("relative", "reaction", "mixing", "consistent", "tensor", "voigt", "cartesian", "structure"),
+}
+"""Words beside ``_POTENTIAL`` that name no calculator: those of a plain energy, and all."""
+
+_REFERENCES = re.compile(
+    r"(^|_)(ref(erence)?|dft|qm|scf|vasp|castep|qe|cp2k|aims|orca|psi4|gaussian|pbe\w*|r?2?scan|"
+    r"b3lyp|wb97\w*|hse\w*|mp2|ccsd\w*|abinitio)($|_)"
+)
+_MODELS = re.compile(
+    r"(^|_)(gap|mace|ace|nequip|allegro|chgnet|m3gnet|schnet|painn|gemnet|orb|sevennet|uma|snap|"
+    r"mtp|eam|emt|lj|uff|mmff\w*|g?a?ff|g?fn?\d?_?xtb|xtb|ml|mlip|nnp?|model|pred(icted)?|"
+    r"prediction|optimi[sz]ed?)($|_)"
+)
+"""Calculators whose results are usually learned, and those that are usually compared with them."""
+
+
+def parse_calculator(name: str) -> str:
+    """Return the calculator that an energy, force, stress or virial names; empty without one.
+
+    >>> [parse_calculator(name) for name in ("REF_energy", "total_energy_dft", "forces_eV_A")]
+    ['ref', 'dft', '']
+    """
+    name = normalize_name(name)
+    if unit := next((u for u in _SUFFIXES.values() if re.search(rf"_({u})$", name)), None):
+        name = re.sub(rf"_({unit})$", "", name)
+    words = _POTENTIAL.sub("_", name).split("_")
+    return "_".join(word for word in words if word and word not in _KIND_WORDS)
+
+
+def _name_kind(name: str) -> str:
+    """Return the kind of an energy: the words that are neither its calculator's nor plain."""
+    words = _POTENTIAL.sub("_", normalize_name(name)).split("_")
+    return " ".join(word for word in words if word in _KIND_WORDS - _PLAIN_WORDS)
 
 
 @dataclass(frozen=True)
@@ -438,22 +479,81 @@ def propose_targets(
     named = {*forced, *wanted}
     kept = {name for name in table.numbers if {name, make_identifier(name, "target")} & named}
     rejected = proposer.reject(kept)
-    for prop in sorted(table.numbers.values(), key=_dependence_rank):
+    for prop in sorted(table.numbers.values(), key=proposer.rank_dependence):
         reason = None if prop.name in forced else rejected.get(prop.name)
         proposer.add(prop, reason, forced=prop.name in kept)
+    heads = _limit_heads(_keep_one_calculator(proposer.targets))
     return TargetProposals(
-        tuple(_ask_for_heads_only(_limit_heads(proposer.targets), wanted)),
+        tuple(_ask_for_heads_only(heads, wanted)),
         tuple(proposer.attributes),
         tuple(proposer.left_out),
         tuple(proposer.warnings),
     )
 
 
-def _dependence_rank(prop: Property) -> int:
-    """Return the rank of a property: 0 for energies, 1 for their derivatives, 2 for others."""
-    if prop.scalar and is_energy(prop.name):
-        return 0
-    return 1 if prop.is_forces or prop.is_stress else 2
+def _keep_one_calculator(targets: Sequence[TargetProposal]) -> list[TargetProposal]:
+    """Return targets, without heads for second sets of a quantity, as of another calculator.
+
+    The first by rank is predicted: that of a reference, else the one with forces, else the first.
+    """
+    calculators = _find_calculators(targets)
+    with_forces = {t.derived_from for t in targets if t.level == "node"} - {None}
+    sets: dict[tuple[str, ...], list[TargetProposal]] = {}
+    for target in targets:
+        quantity = _name_quantity(target, calculators)
+        if quantity is not None:
+            # Without forces a free energy may be another quantity, as of molecules at 298 K.
+            quantity = quantity.replace(" free", "") if with_forces else quantity
+            sets.setdefault((quantity, target.level, target.shape), []).append(target)
+
+    def rank(target: TargetProposal) -> tuple[bool, bool, bool]:
+        key = normalize_name(target.key)
+        with_them = {target.name, target.derived_from} & with_forces
+        return not _REFERENCES.search(key), bool(_MODELS.search(key)), not with_them
+
+    chosen = {target.name: min(alike, key=rank) for alike in sets.values() for target in alike}
+    kept = []
+    for target in targets:
+        first = chosen.get(target.name, target)
+        energy = chosen.get(target.derived_from or "")
+        second = first is not target or (energy is not None and energy.name != target.derived_from)
+        if second and first is target and energy is not None:
+            why = f"of {target.derived_from}, a second set of {energy.name}"
+            target = replace(target, head=False, why=(*target.why, why))
+        elif second:
+            why = f"a second set of {first.name}, which is predicted: uncomment one of them"
+            target = replace(target, head=False, why=(*target.why, why))
+        kept.append(target)
+    return kept
+
+
+def _find_calculators(targets: Sequence[TargetProposal]) -> set[str]:
+    """Return the calculators in the names of targets: those known, and those of two quantities."""
+    quantities: dict[str, set[str]] = {}
+    for target in targets:
+        if target.energy is not None or target.derived_from or "force" in target.key.lower():
+            calculator = parse_calculator(target.key)
+            quantities.setdefault(calculator, set()).add(f"{target.level} {target.shape}")
+    return {
+        name
+        for name, of_it in quantities.items()
+        if len(of_it) > 1 or _REFERENCES.search(name) or _MODELS.search(name) or not name
+    }
+
+
+def _name_quantity(target: TargetProposal, calculators: Set[str]) -> str | None:
+    """Return the name of a quantity without its calculator; None where it names an unknown one."""
+    name = normalize_name(target.key)
+    if target.energy is not None:
+        known = parse_calculator(name) in calculators
+        return f"{target.energy} energy {_name_kind(name)}".rstrip() if known else None
+    if target.derived_from or "force" in name:
+        return "derivative" if parse_calculator(name) in calculators else None
+    for calculator in sorted(calculators - {""}, key=len, reverse=True):
+        for without in (name.removeprefix(f"{calculator}_"), name.removesuffix(f"_{calculator}")):
+            if without != name:
+                return without
+    return name
 
 
 def _limit_heads(targets: Sequence[TargetProposal]) -> Iterator[TargetProposal]:
@@ -507,6 +607,8 @@ class _Proposer:
         self.units = units
         self.stated = stated
         self.has_forces = any(prop.is_forces for prop in table.numbers.values())
+        derivatives = (p.name for p in table.numbers.values() if p.is_forces or p.is_stress)
+        self.calculators = {parse_calculator(name) for name in derivatives}
         self.counts, self.kinds = count_elements([atoms.numbers for atoms in structures])
         self.recognised = dict(self._recognise_totals())
         # Total energies in another unit show that the file is not in ASE's.
@@ -525,6 +627,18 @@ class _Proposer:
                 unit = recognise_total_energy(values, counts, self.kinds)
                 if unit is not None:
                     yield name, unit
+
+    def rank_dependence(self, prop: Property) -> int:
+        """Return the rank of a property: 0 for energies, 1 for their derivatives, 2 for others."""
+        if prop.scalar and is_energy(self._strip_calculator(prop.name)):
+            return 0
+        return 1 if prop.is_forces or prop.is_stress else 2
+
+    def _strip_calculator(self, name: str) -> str:
+        """Return a name without its calculator if that has forces, so that GAP is no band gap."""
+        calculator = parse_calculator(name)
+        known = calculator in self.calculators and _POTENTIAL.search(normalize_name(name))
+        return normalize_name(name).replace(calculator, "") if calculator and known else name
 
     def reject(self, kept: Collection[str]) -> dict[str, str]:
         """Return why properties cannot or need not be targets, by name.
@@ -583,7 +697,7 @@ class _Proposer:
 
         def rank(prop: Property) -> tuple[int, bool, bool]:
             known = self._unit(prop).sure == "said"
-            return _dependence_rank(prop), is_per_atom(prop.name), not known
+            return self.rank_dependence(prop), is_per_atom(prop.name), not known
 
         reasons: dict[str, str] = {}
         chosen: list[Property] = []
@@ -594,7 +708,7 @@ class _Proposer:
                 chosen.append(prop)
                 continue
             way, factor = relation
-            energy = is_energy(prop.name) or is_energy(other.name)
+            energy = 0 in (self.rank_dependence(prop), self.rank_dependence(other))
             if way == "total" and energy and other.name not in kept:
                 chosen[chosen.index(other)] = prop
                 reasons[other.name] = _explain_repeat(prop.name, "per atom", 1.0 / factor)
@@ -682,6 +796,13 @@ class _Proposer:
                 "turn with the structure; drop it if they do",
             )
             return replace(start, shape="spectrum", size=prop.width, why=why)
+        if prop.shape == "tensor" and "virial" in normalize_name(prop.name):
+            energy = self._find_energy(prop.name)
+            of_it = f"{energy.name}" if isinstance(energy, TargetProposal) else "an energy"
+            return (
+                f"is the virial of {of_it}, which no head predicts: write stress = -virial / "
+                f"volume into the file to learn it as a derivative of {of_it}"
+            )
         if prop.shape is not None and not prop.is_mark:
             return self._propose_directed(start, prop.shape)
         if prop.level == "graph":
@@ -711,8 +832,9 @@ class _Proposer:
             usual = "eV/angstrom" if prop.is_forces else "eV/angstrom^3"
             return UnitGuess(usual, "guessed", "ASE's unit")
         result = prop.name in RESULTS and self.in_ase_units
-        guess = guess_unit(prop.name, per_atom=per_atom, result=result)
-        if _names_level(prop) and guess.name == "eV":
+        name = self._strip_calculator(prop.name)
+        guess = guess_unit(name, per_atom=per_atom, result=result)
+        if self._names_level(prop) and guess.name == "eV":
             return self._judge_level(prop, guess)
         if guess.name == "e*angstrom":
             return self._judge_dipole(prop, guess)
@@ -733,6 +855,11 @@ class _Proposer:
             return UnitGuess("1", "unknown", f"{why}: numbers stay as they are in the file")
         unit = parse_unit(prop.name)
         return UnitGuess(unit, "said", f"the name ends in it: {unit}") if unit else None
+
+    def _names_level(self, prop: Property) -> bool:
+        """Check by its name whether a property of structures is a level or gap of electrons."""
+        name = normalize_name(self._strip_calculator(prop.name))
+        return prop.level == "graph" and bool(re.search(_LEVELS, name))
 
     def _judge_level(self, prop: Property, guess: UnitGuess) -> UnitGuess:
         """Judge the guessed unit of a level or gap by possible sizes and by what stands beside it.
@@ -759,14 +886,14 @@ class _Proposer:
         """Units in which all levels and gaps whose unit nothing says have possible sizes."""
         units = set(LEVEL_UNITS)
         for prop in self.table.numbers.values():
-            if _names_level(prop) and self._find_declared_unit(prop) is None:
+            if self._names_level(prop) and self._find_declared_unit(prop) is None:
                 units &= set(find_possible_units(prop, self.structures) or LEVEL_UNITS)
         return units
 
     @cached_property
     def units_beside(self) -> list[tuple[str, str]]:
         """Names and units of levels that say theirs, and of total energies that are recognised."""
-        levels = [prop for prop in self.table.numbers.values() if _names_level(prop)]
+        levels = [prop for prop in self.table.numbers.values() if self._names_level(prop)]
         declared = [(prop.name, self._find_declared_unit(prop)) for prop in levels]
         return [
             *((name, unit.name) for name, unit in declared if unit is not None),
@@ -787,18 +914,38 @@ class _Proposer:
         why = "debye or e*angstrom is not known"
         return ask_unit(prop.name, why, ("debye", "e*angstrom", "e*bohr"))
 
+    def _find_energy(self, name: str) -> TargetProposal | str:
+        """Return the energy of the calculator of forces or a stress, or why there is none.
+
+        Total energies go before energies per atom.
+        """
+        known = [target for target in self.targets if target.energy is not None]
+        totals = [target for target in known if target.energy == "total"] or known
+        calculator = parse_calculator(name)
+        # ASE's forces are consistent with the free energy.
+        order = ("free", "")
+        of_it = [target for target in totals if parse_calculator(target.key) == calculator]
+        kinds = [_name_kind(target.key) for target in of_it]
+        if of_it:
+            return of_it[next((kinds.index(kind) for kind in order if kind in kinds), 0)]
+        if not totals:
+            return "no energy was found that they could be derived from"
+        other = parse_calculator(totals[0].key)
+        if not (calculator or totals[1:] or other in self.calculators or _MODELS.search(other)):
+            return totals[0]
+        listed = ", ".join(target.name for target in totals)
+        return f"there is no energy of their calculator, only {listed}"
+
     def _propose_forces(self, start: TargetProposal) -> TargetProposal | str:
-        energies = [target for target in self.targets if target.energy == "total"]
-        if not energies:
-            why = ("no total energy was found that these forces could be derived from",)
-            return replace(start, why=why, head=False)
-        energy = max(energies, key=lambda target: len(commonprefix([target.key, start.key])))
+        energy = self._find_energy(start.key)
+        if isinstance(energy, str):
+            return replace(start, why=(energy,), head=False)
         return _derive(start, energy, f"minus the gradient of {energy.name}")
 
     def _propose_stress(self, start: TargetProposal) -> TargetProposal | str:
-        energies = [target for target in self.targets if target.energy == "total"]
-        if not energies:
-            return "needs a total energy"
+        energy = self._find_energy(start.key)
+        if isinstance(energy, str):
+            return f"needs an energy: {energy}"
         if not all(atoms.pbc.all() for atoms in self.structures):
             return "needs three periodic directions everywhere"
         if start.unit.name in ("GPa", "kbar"):
@@ -806,8 +953,8 @@ class _Proposer:
             start = replace(start, unit=unit)
         return _derive(
             replace(start, head=False),
-            energies[0],
-            f"the strain derivative of {energies[0].name}, positive when tensile, as in ASE",
+            energy,
+            f"the strain derivative of {energy.name}, positive when tensile, as in ASE",
             "left to you: signs and units of stress differ between programs, and it costs time",
         )
 
@@ -890,7 +1037,8 @@ class _Proposer:
         """
         declared = self._find_declared_unit(prop)
         inner = None if declared is None or declared.sure != "said" else inside(declared.name)[1]
-        if not is_energy(prop.name) or inner not in (None, "eV", "eV/atom"):
+        is_named = is_energy(self._strip_calculator(prop.name))
+        if not is_named or inner not in (None, "eV", "eV/atom"):
             return None, []
         if inner == "eV/atom" and growth != "extensive":
             return "per_atom", ["its unit says per atom"]
@@ -944,11 +1092,6 @@ class _Proposer:
                 f"{np.median(values):.4g}): a marker for missing values? 'dataset "
                 "check' names them."
             )
-
-
-def _names_level(prop: Property) -> bool:
-    """Check by its name whether a property of structures is a level or gap of electrons."""
-    return prop.level == "graph" and bool(re.search(_LEVELS, normalize_name(prop.name)))
 
 
 def _find_two_classes(values: Array) -> tuple[str, ...]:
@@ -1027,10 +1170,10 @@ def _derive(start: TargetProposal, energy: TargetProposal, *why: str) -> TargetP
 
     Args:
         start: the target.
-        energy: total energy that it is a derivative of.
+        energy: energy that it is a derivative of.
         why: reasons, for comments in the card.
     """
-    if energy.unit.name != "eV" and start.unit.sure == "guessed":
+    if energy.unit.name not in ("eV", "eV/atom") and start.unit.sure == "guessed":
         return f"is in an unknown unit, beside an energy in {energy.unit.name}"
     return replace(start, derived_from=energy.name, why=why)
 

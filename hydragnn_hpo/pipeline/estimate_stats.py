@@ -2,10 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from hydragnn_hpo.campaign import (
     CheckedCampaign,
@@ -33,8 +33,14 @@ from hydragnn_hpo.errors import DataError, RunError
 from hydragnn_hpo.file_records import SizeStats, StoreStats
 from hydragnn_hpo.layout import RunDir
 
+if TYPE_CHECKING:
+    from hydragnn_hpo.data import Graph
+
 SAMPLE_SIZE = 200
 """Structures that are read to estimate the size of the others."""
+
+FORCE_SAMPLE, FORCE_FILES = 300, 20
+"""Structures whose forces are compared with energies, and files that they are from."""
 
 ATOMS, DENSITY = 30.0, 0.08
 """Atoms of a structure, and atoms per cubic angstrom, where none can be read: middling crystals."""
@@ -89,15 +95,7 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
 
 def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | None]:
     """Read the first structures of the first file, and count all where that costs nothing."""
-    from hydragnn_hpo.data import (
-        Graph,
-        Piece,
-        columns_of,
-        find_file,
-        make_source,
-        read_piece,
-        size_stats,
-    )
+    from hydragnn_hpo.data import columns_of, find_file, make_source, size_stats
     from hydragnn_hpo.data.readers import reader_of
 
     total: int | None = 0
@@ -106,12 +104,63 @@ def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | No
         source = make_source(card, number, path)
         count = reader_of(source, card.files[number].reader).count(source)
         total = None if total is None or count is None else total + count
-    piece = Piece(0, 0, paths[0], 0, None, "", "")
-    converted = (graph for _, graph in read_piece(card, piece))
-    graphs = list(itertools.islice((g for g in converted if isinstance(g, Graph)), SAMPLE_SIZE))
+    graphs = _read_first(card, 0, paths[0], SAMPLE_SIZE)
     if not graphs:
         raise DataError(f"{paths[0]}: none of its structures can be used; see 'dataset check'.")
     return size_stats(columns_of(graphs, card.targets), card.graphs.cutoff), total
+
+
+def _read_first(card: CardConfig, entry: int, path: Path, count: int) -> "list[Graph]":
+    """Read the first usable structures of a file.
+
+    Args:
+        card: the card.
+        entry: position of the file in the card's ``files``, counted from 0.
+        path: where the file was found.
+        count: largest number of structures.
+    """
+    from hydragnn_hpo.data import Graph, Piece, read_piece
+
+    piece = Piece(0, entry, path, 0, None, "", "")
+    converted = (graph for _, graph in read_piece(card, piece))
+    return list(itertools.islice((g for g in converted if isinstance(g, Graph)), count))
+
+
+def check_forces(card: CardConfig, card_path: Path, heads: Collection[str]) -> None:
+    """Check that forces that are to be learned do not contradict their energies.
+
+    Args:
+        card: the data set.
+        card_path: path of the card.
+        heads: names of the targets that are learned.
+
+    Raises:
+        DataError: they contradict them, and the card does not trust them.
+    """
+    from hydragnn_hpo.data import columns_of, compare_forces, find_file, read_labels
+
+    derived = {
+        name: target.derived_from
+        for name, target in card.targets.items()
+        if name in heads and target.level == "node" and target.derived_from is not None
+    }
+    if not derived or card.trust_forces:
+        return
+    entries = range(0, len(card.files), -(-len(card.files) // FORCE_FILES))
+    graphs: list[Graph] = []
+    for entry in entries:
+        path = find_file(card.files[entry].path, card_path)
+        graphs += _read_first(card, entry, path, FORCE_SAMPLE // len(entries))
+    columns = columns_of(graphs, card.targets)
+    for name, energy in derived.items():
+        per_atom = card.targets[energy].energy == "per_atom"
+        found = compare_forces(list(read_labels(columns, energy, name, per_atom=per_atom)))
+        if found is not None and found.verdict == "contradict":
+            raise DataError(
+                f"{card_path}: {name} {found.sentence}; mend the data or the card's unit, or drop "
+                f"the head of {name}; to learn them as they are, write 'trust_forces = true' at "
+                "the top of the card."
+            )
 
 
 def _assume_stats(card: CardConfig) -> SizeStats:
@@ -234,7 +283,7 @@ def check_campaign_file(
 ) -> dict[Path, str]:
     """Find the cards of a campaign, and make all checks of it and of its run directory.
 
-    Structures are read only for a campaign with batches of atoms or edges.
+    Structures are read only for a campaign with batches of atoms or edges, or with forces.
 
     Args:
         config: the campaign.
@@ -267,6 +316,11 @@ def check_campaign_file(
         guesses = [estimate_stats(p, [run.store(card.name)], None) for p, card in cards.items()]
         facts = _facts(config, facts, guesses)
     check_campaign(CheckedCampaign(config, path, facts, packed_later), source)
+    if not built:
+        learned = config.trial.get("heads", {})
+        for (card_path, known), entry in zip(cards.items(), config.data, strict=True):
+            heads = [name.removeprefix(entry.prefix) for name in learned]
+            check_forces(known, card_path, heads)
     return names
 
 

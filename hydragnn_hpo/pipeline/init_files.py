@@ -250,6 +250,7 @@ def describe_data(inspection: Inspection) -> Iterator[str]:
     yield f"{inspection.files[0].path}{more}: {count_structures(inspection)}"
     near = f"{geometry.degree:.0f} neighbours within {geometry.cutoff:g} angstrom"
     yield f"{describe_geometry(inspection)}; {near}"
+    yield from inspection.findings
 
 
 def describe_split(inspection: Inspection) -> Iterator[str]:

@@ -6,6 +6,7 @@ import tomllib
 import numpy as np
 import pytest
 from ase.build import add_adsorbate, bulk, fcc111, molecule
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.db import connect
 from ase.io import write
 from structure_files import FIXTURES
@@ -495,6 +496,42 @@ def test_the_user_may_say_the_unit_of_lengths(tmp_path):
     (tmp_path / "a.csv").write_text("smiles,gap\nCC,1\nCCC,2\n")
     with pytest.raises(ConfigError, match="drop --unit positions"):
         inspect_files([tmp_path / "a.csv"], {"positions": "bohr"})
+
+
+@pytest.mark.parametrize(
+    ("factor", "warns"),
+    [(-8.0, None), (8.0, "the sign of one is wrong"), (-8.0 / 51.42207, "Hartree/bohr")],
+)
+def test_forces_are_compared_with_the_energies(factor, warns, tmp_path):
+    random, structures = np.random.default_rng(0), []
+    for _ in range(30):
+        atoms = bulk("Cu", cubic=True)
+        away = random.normal(0.0, 0.04, (4, 3))
+        atoms.positions += away
+        energy = 4.0 * float((away**2).sum())
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=factor * away)
+        structures.append(atoms)
+    seen = inspect_structures(tmp_path, structures)
+    found = [text for text in seen.warnings if "forces contradict the energies" in text]
+    assert [warns in text for text in found] == ([True] if warns else [])
+    assert len(seen.findings) == (0 if warns else 1)
+
+
+@pytest.mark.parametrize(("runs", "group"), [(7, "jid"), (3, "structure")])
+def test_frames_of_runs_are_a_group_and_their_key_is_no_target(runs, group, tmp_path):
+    structures = []
+    for run in range(runs):
+        for step in range(5):
+            atoms = molecule("CH3OH")
+            atoms.positions[0, 0] += 0.3 * run + 0.001 * step
+            atoms.info |= {"jid": f"run-{run}", "formation": float(run * 2 % 5)}
+            structures.append(atoms)
+    seen = inspect_structures(tmp_path, structures)
+    assert seen.split.group == group
+    said = f"{seen.split.why} {seen.split.warning}"
+    assert f"{5 * runs} structures are the frames of {runs} runs, by jid" in said
+    assert [target.key for target in seen.proposals.targets] == ["formation"]
+    assert "names the run" in dict(seen.proposals.left_out)["jid"]
 
 
 def test_a_published_split_is_kept(tmp_path):

@@ -11,6 +11,7 @@ from ase import Atoms
 from ase.build import bulk, make_supercell, molecule
 from stores import write_store
 
+from hydragnn_hpo.cli.dataset_command import findings_blocks
 from hydragnn_hpo.config.data_config import SPLITS, AttributeConfig, CardConfig, TargetConfig
 from hydragnn_hpo.data import duplicates, store_index
 from hydragnn_hpo.data.columns import Columns, columns_of
@@ -413,3 +414,23 @@ def test_twins_of_one_size_are_compared_whatever_the_first_one_is(
     result = {one["target"]: one["rows"] for one in checked(structures)["conflicts"]}
     assert result["gap"] == [41, 42]
     assert result["charge"] == [41, 42]
+
+
+def test_forces_that_contradict_their_energy_are_reported(
+    checked: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = TARGETS["push"].model_copy(update={"derived_from": "energy"})
+    monkeypatch.setitem(TARGETS, "push", push)
+    random, structures = np.random.default_rng(0), []
+    for _ in range(30):
+        atoms = bulk("Cu", cubic=True)
+        away = random.normal(0.0, 0.04, (4, 3))
+        atoms.positions += away
+        label(atoms, random)
+        atoms.info["energy"] = 4.0 * float((away**2).sum())
+        atoms.arrays["push"] = 8.0 * away
+        structures.append(atoms)
+    report = checked(structures)
+    assert [(one["target"], one["verdict"]) for one in report["forces"]] == [("push", "contradict")]
+    assert report["forces"][0]["ratio"] == pytest.approx(-1.0, abs=1e-6)
+    assert any("CONTRADICTION: push" in str(block) for block in findings_blocks(report, 5))

@@ -88,6 +88,30 @@ def test_a_published_test_seen_elsewhere_is_counted(
     assert (stats["splits"]["test"], stats["test_seen"]) == (3, 3)
 
 
+@pytest.mark.parametrize("window", [2, 64])
+def test_frames_of_a_trajectory_stay_in_one_split(card: Path, tmp_path: Path, window: int) -> None:
+    frames = []
+    for run in range(6):
+        for step in range(3):
+            atoms = bulk("Cu", cubic=True)
+            atoms.positions[0, 0] += 0.8 * run + 0.05 * step
+            if (run, step) == (2, 1):
+                atoms.positions[1] = atoms.positions[0]  # set aside, and its run is still one
+            atoms.info["energy"] = float(run)
+            atoms.arrays["charge"] = np.zeros(4)
+            frames.append(atoms)
+    write(tmp_path / "tiny.extxyz", frames, format="extxyz")
+    edit(card, 'group = "structure"', 'group = "trajectory"')
+    edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1')
+    stats = build_store(card, tmp_path / "out.bp", window=window)
+    columns = read_store(tmp_path / "out.bp")
+    runs = [int(name.rpartition("@")[2]) // 3 for name in columns.ids]
+    assert columns.num_graphs == 17
+    assert columns.group.tolist() == runs
+    assert all(len({columns.split[k] for k in range(17) if runs[k] == r}) == 1 for r in range(6))
+    assert stats["groups"] == 6 - len({runs[k] for k in columns.indices_of("test")})
+
+
 def test_files_are_found_beside_the_card_or_under_the_data_root(card: Path, tmp_path: Path) -> None:
     (tmp_path / "root" / "set").mkdir(parents=True)
     (tmp_path / "root" / "set" / "far.cif").touch()

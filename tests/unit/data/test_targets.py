@@ -81,6 +81,93 @@ def test_forces_without_an_energy_are_vectors_of_their_own_and_no_head():
     assert not targets["forces"].head
 
 
+def calculators(*names, forces=()):
+    """Copper and gold with energies, and with forces, stress or virial, under the names given."""
+    random = np.random.default_rng(8)
+    structures = [atoms.copy() for atoms in metals()]
+    for atoms in structures:
+        energy = sum(PER_ATOM[z] for z in atoms.numbers)
+        for name in names:
+            atoms.info[name] = energy + random.normal(0, 0.1)
+        for name in forces:
+            tensor = random.normal(0, 0.1, (3, 3))
+            if "force" in name:
+                atoms.arrays[name] = random.normal(0, 1, (len(atoms), 3))
+            else:
+                atoms.info[name] = (tensor + tensor.T).ravel()
+    return structures
+
+
+@pytest.mark.parametrize(
+    ("energies", "derivatives", "heads"),
+    [
+        (
+            ["gap_energy", "REF_energy"],
+            {"gap_forces": "gap_energy", "REF_forces": "REF_energy", "REF_stress": "REF_energy"},
+            {"REF_energy", "REF_forces"},
+        ),
+        (
+            ["optimize_energy", "energy_dft"],
+            {"optimize_force": "optimize_energy", "force_dft": "energy_dft"},
+            {"energy_dft", "force_dft"},
+        ),
+        (["foo_energy", "dft_energy"], {"foo_forces": "foo_energy"}, {"dft_energy"}),
+        (["dft_energy"], {"gap_forces": None, "forces": "dft_energy"}, {"dft_energy", "forces"}),
+        (
+            ["dft_energy"],
+            {"dft_forces": "dft_energy", "forces": None},
+            {"dft_energy", "dft_forces"},
+        ),
+        (["mace_energy"], {"forces": None}, {"mace_energy"}),
+        (["a_energy", "b_energy"], {"forces": None}, {"a_energy", "b_energy"}),
+        (["energy", "mace_energy"], {"mace_forces": "mace_energy"}, {"energy"}),
+        (["scf_energy"], {"forces_eV_A": "scf_energy"}, {"scf_energy", "forces_eV_A"}),
+        (["total_energy"], {"atomic_forces": "total_energy"}, {"total_energy", "atomic_forces"}),
+        (["energy", "free_energy"], {"forces": "free_energy"}, {"free_energy", "forces"}),
+        (
+            ["formation_energy", "energy"],
+            {"forces": "energy"},
+            {"energy", "formation_energy", "forces"},
+        ),
+        (["u0", "xc_energy"], {"forces": "u0"}, {"u0", "xc_energy", "forces"}),
+    ],
+)
+def test_forces_derive_from_the_energy_of_their_calculator(energies, derivatives, heads):
+    targets, _ = look_at(calculators(*energies, forces=derivatives))
+    assert {key: targets[key].derived_from for key in derivatives} == derivatives
+    assert {key for key, target in targets.items() if target.head} == heads
+    for key in {*energies, *derivatives} - heads:
+        reason = targets[key].why[-1]
+        stress = "left to you" in reason
+        assert stress or "second set of" in reason or "total energy of their" in reason, reason
+
+
+def test_a_derivative_without_an_energy_of_its_calculator_says_why():
+    names = ["gap_stress", "dft_virial", "gap_forces"]
+    targets, made = look_at(calculators("dft_energy", forces=names))
+    reasons = dict(made.left_out)
+    assert "no energy of their calculator, only dft_energy" in reasons["gap_stress"]
+    assert "is the virial of dft_energy" in reasons["dft_virial"]
+    assert "no energy of their calculator" in targets["gap_forces"].why[0]
+
+
+def test_a_gap_is_a_gap_unless_a_calculator_of_that_name_has_forces():
+    targets, _ = look_at(calculators("gap_energy", "energy", forces=["forces"]))
+    assert (targets["gap_energy"].energy, targets["gap_energy"].head) == (None, True)
+
+
+def test_other_quantities_of_a_second_calculator_wait_as_well():
+    structures = calculators("REF_energy", "mace_energy", forces=["REF_forces"])
+    with_info(np.linspace(0, 1, 30) ** 2, "REF_hardness", structures)
+    with_info(np.linspace(0, 1, 30) ** 3, "mace_hardness", structures)
+    targets, _ = look_at(structures, units={"REF_hardness": "GPa", "mace_hardness": "GPa"})
+    heads = {key for key, target in targets.items() if target.head}
+    assert heads == {"REF_energy", "REF_forces", "REF_hardness"}
+    assert "a second set of REF_hardness" in targets["mace_hardness"].why[-1]
+    alone, _ = look_at(calculators("energy", "free_energy"))
+    assert all(target.head for target in alone.values())
+
+
 def test_an_energy_of_a_table_has_a_unit_that_only_the_user_knows():
     totals = [sum(PER_ATOM[z] for z in atoms.numbers) for atoms in metals()]
     targets, _ = look_at(with_info(totals, "energy"), reader="table")

@@ -3,13 +3,23 @@
 import json
 import math
 
+import numpy as np
 import pytest
 from ase import Atoms
+from ase.build import bulk
 from ase.io import write
 
-from hydragnn_hpo.config.schema import to_toml
+from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.schema import load_config, to_toml
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.pipeline.estimate_stats import ATOMS, DENSITY, estimate_stats
+from hydragnn_hpo.pipeline.campaign_changes import load_campaign
+from hydragnn_hpo.pipeline.estimate_stats import (
+    ATOMS,
+    DENSITY,
+    check_campaign_file,
+    check_forces,
+    estimate_stats,
+)
 
 
 @pytest.fixture
@@ -75,3 +85,54 @@ def test_a_store_goes_before_a_guess(card, tmp_path):
     assert guess.built
     assert guess.stats == {"splits": {"train": 7}}
     assert not estimate_stats(card, [store], 500).built, "the data is to grow"
+
+
+@pytest.fixture
+def springs(tmp_path):
+    """Atoms bound by springs of 8 eV/angstrom^2, with plus the gradient as forces."""
+    random, frames = np.random.default_rng(0), []
+    for _ in range(30):
+        atoms = bulk("Cu", cubic=True)
+        away = random.normal(0.0, 0.04, (4, 3))
+        atoms.positions += away
+        atoms.info["e"] = 4.0 * float((away**2).sum())
+        atoms.arrays["f"] = 8.0 * away
+        frames.append(atoms)
+    write(tmp_path / "springs.extxyz", frames, format="extxyz")
+    forces = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "e"}
+    card = {
+        "name": "springs",
+        "files": [{"path": "springs.extxyz"}],
+        "targets": {"e": {"level": "graph", "unit": "eV", "energy": "total"}, "f": forces},
+        "split": {"group": "structure"},
+    }
+    campaign = {
+        "name": "c",
+        "data": [{"card": "springs.toml"}],
+        "trial": {
+            "heads": {"e": {"pool": "contributions"}, "f": {}},
+            "model": {"conv": "schnet", "features": 8},
+            "training": {"learning_rate": 0.01, "global_batch": 4},
+        },
+        "space": {"model.layers": [1, 2]},
+        "search": {"trials": 2, "rungs": [2], "finalists": 1},
+    }
+    (tmp_path / "springs.toml").write_text(to_toml(card))
+    (tmp_path / "c.toml").write_text(to_toml(campaign))
+    return tmp_path
+
+
+def test_a_campaign_on_forces_that_contradict_is_refused_until_they_are_trusted(springs):
+    config = load_campaign(springs / "c.toml")
+    with pytest.raises(DataError, match="the sign of one is wrong; .* 'trust_forces = true'"):
+        check_campaign_file(config, springs / "c.toml", springs / "run")
+    card = springs / "springs.toml"
+    card.write_text("trust_forces = true\n" + card.read_text())
+    assert check_campaign_file(config, springs / "c.toml", springs / "run")
+
+
+def test_forces_that_are_not_learned_are_not_compared(springs):
+    card = load_config(springs / "springs.toml", CardConfig)
+    check_forces(card, springs / "springs.toml", ["e"])
+    with pytest.raises(DataError, match="f contradict the energies"):
+        check_forces(card, springs / "springs.toml", ["e", "f"])
