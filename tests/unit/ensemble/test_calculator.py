@@ -139,8 +139,7 @@ def charged(summed_run) -> Ensemble:
     config = trial_config("t0001", 1)
     net = config.model.model_copy(update={"attributes": ("total",)})
     torch.manual_seed(1)
-    stats = store.stats
-    model = MultiHeadGNN(net, config.heads, stats["targets"], attributes=stats["attributes"])
+    model = MultiHeadGNN(net, config.heads, store.stats["targets"], stats=store.stats)
     first = replace(ensemble.members[0], model=model.eval(), cutoff=net.cutoff)
     return Ensemble(ensemble.manifest, [first.in_precision("fp64")])
 
