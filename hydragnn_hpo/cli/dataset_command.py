@@ -64,6 +64,12 @@ def _describe_build(store: Path, stats: Mapping[str, Any]) -> Iterator[str]:
         total, verb = bad + stats["num_graphs"], "was" if bad == 1 else "were"
         yield f"{bad} of {total} structures {verb} set aside, see {store / 'quarantine.jsonl'}"
     for name, target in stats["targets"].items():
+        if target.get("unlabelled"):
+            yield (
+                f"{name} has no label in {', '.join(target['unlabelled'])} of an element that has "
+                "labels in train: an ensemble cannot predict it; label more structures, or raise "
+                "the shares in the card's [split]"
+            )
         if "sum_miss" in target:
             total, unit = target["sum"], target["unit"]
             words = f"'{total}'" if isinstance(total, str) else f"{total:g} {unit}"

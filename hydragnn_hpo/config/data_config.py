@@ -881,6 +881,10 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     spread = math.sqrt(mean_of(squares))
     if first["shape"] == "class":
         spread = class_entropy(means)
+    if "unlabelled" in first:
+        lacking = [set(target.get("unlabelled", ())) for target in several]
+        everywhere = set.intersection(*lacking)
+        first = {**first, "unlabelled": [one for one in SPLITS if one in everywhere]}
     return {
         **first,
         "mean": mean,

@@ -9,7 +9,15 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.batch_layout import cut_filler, pad_batch
     from hydragnn_hpo.data.batch_sampler import BatchSampler, balance_load, predict_graph_costs
     from hydragnn_hpo.data.build_plan import Piece, find_file, find_files, make_source, work_path
-    from hydragnn_hpo.data.columns import Columns, Graph, GraphSet, Names, columns_of, offsets
+    from hydragnn_hpo.data.columns import (
+        Columns,
+        Graph,
+        GraphSet,
+        Names,
+        columns_of,
+        contain_others,
+        offsets,
+    )
     from hydragnn_hpo.data.composition import Compositions
     from hydragnn_hpo.data.convert_pieces import read_piece
     from hydragnn_hpo.data.edge_pairs import load_cached_layout
@@ -71,6 +79,7 @@ __all__ = [
     "close",
     "columns_of",
     "compute_laplacian_encodings",
+    "contain_others",
     "cut_filler",
     "deal_folds",
     "describe_store",

@@ -94,6 +94,7 @@ from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
     EagerEngine,
     Member,
+    keep_heads,
     make_member,
     pieces,
     predict_in_halves,
@@ -138,6 +139,7 @@ from hydragnn_hpo.ensemble.verdict import (
     collect_evidence,
     find_kinds,
     judge,
+    judge_missing,
     make_data_curve,
 )
 from hydragnn_hpo.errors import HydraError, RunError, StorageError, answer_of
@@ -237,6 +239,10 @@ def _load_nets(
     cross = isinstance(context, CrossContext)
     nets = list_nets(context, range(len(context.candidates)) if cross else choice.needed)
     tensors = {net.trial: read_checkpoint(net.trained.folder.best)[0] for net in nets}
+    if context.missing:
+        for net in nets:
+            own = tensors[net.trial]
+            tensors[net.trial] = keep_heads(own, net.trained.config, context.targets)
     return nets, [make_candidate_member(context, n, tensors[n.trial]) for n in nets], tensors
 
 
@@ -687,7 +693,8 @@ def _judge(
 ) -> list[VerdictSentence]:
     """Return the verdict on the heads and on the search."""
     heads = [replace(head, local=joined.judged.get(head.name)) for head in tested.evidence]
-    return judge(add_data_curves(context, heads), collect_search_evidence(context))
+    missing = [judge_missing(name, splits) for name, splits in context.missing.items()]
+    return missing + judge(add_data_curves(context, heads), collect_search_evidence(context))
 
 
 def _center(target: TargetStats) -> np.ndarray:

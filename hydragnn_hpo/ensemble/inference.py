@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hydragnn_hpo.config import TrialConfig, reads_positions
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
-from hydragnn_hpo.data import Columns, GraphSet, Rules, offsets
+from hydragnn_hpo.data import Columns, GraphSet, Rules, contain_others, offsets
 from hydragnn_hpo.ensemble.artefact import (
     LOCAL_MEMBER,
     ArtefactContent,
@@ -163,22 +163,6 @@ def find_unlabelled(head: HeadEntry, columns: Columns) -> np.ndarray:
 
 def _reads_positions(head: HeadEntry) -> bool:
     return reads_positions({"origin": head.origin})
-
-
-def contain_others(columns: Columns, elements: Sequence[int], *, node: bool) -> np.ndarray:
-    """Check which rows have another element than those given, [R].
-
-    Args:
-        columns: some graphs.
-        elements: atomic numbers.
-        node: True for one row per node, False for one row per graph.
-    """
-    others = ~np.isin(columns.numbers, elements)
-    if node:
-        return others
-    graph = np.repeat(np.arange(columns.num_graphs), columns.num_nodes())
-    rows: np.ndarray = np.bincount(graph[others], minlength=columns.num_graphs) > 0
-    return rows
 
 
 def compute_trust(

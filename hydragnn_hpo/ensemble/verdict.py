@@ -364,6 +364,26 @@ def _title(head: HeadEvidence) -> str:
     return head.name.replace("_", " ")
 
 
+def judge_missing(name: str, splits: Sequence[str]) -> VerdictSentence:
+    """Name a head that the ensemble leaves out, as some splits have no label of it.
+
+    Args:
+        name: name of the head.
+        splits: the splits without labels of it.
+    """
+    return {
+        "rule": "missing",
+        "head": name,
+        "level": "warning",
+        "sentence": f"{name.replace('_', ' ')} is not in the ensemble: no structure of the split "
+        f"{' or '.join(map(repr, splits))} has a label of an element that has labels in train. "
+        "Label more structures, or raise the shares in the card's [split], and start the campaign "
+        "with another --run.",
+        "because": "members are weighted, calibrated and tested on labels of val, sel, cal and "
+        "test",
+    }
+
+
 def _amount(value: float, head: HeadEvidence) -> str:
     """Return an error with its unit; ``1`` is none."""
     return f"{value:.3g}" + f" {head.unit}" * (head.unit != "1")

@@ -55,6 +55,66 @@ def test_five_groups_are_enough_and_four_are_not() -> None:
         assign_splits(grouped([9, 9, 9, 9]), [None] * 36, SplitConfig(), "x")
 
 
+def sparse(groups: list[str], labelled: list[str]) -> list[np.ndarray]:
+    return [np.isin(groups, labelled)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_split_gets_labels_of_a_target_that_few_structures_have(seed: int) -> None:
+    groups = grouped([1] * 120)
+    labels = [np.arange(120) % 20 == 0, np.arange(120) % 24 == 5]  # 6 and 5 structures
+    plain = assign_splits(groups, [None] * 120, SplitConfig(seed=seed), "x")
+    split = assign_splits(groups, [None] * 120, SplitConfig(seed=seed), "x", labels)
+    for labelled in labels:
+        assert set(split[labelled].tolist()) == {0, 1, 2, 3, 4}
+    np.testing.assert_array_equal(np.bincount(split), np.bincount(plain))
+    assert (split != plain).sum() <= 2 * 2 * 4  # two structures for each target and split
+    again = assign_splits(groups, [None] * 120, SplitConfig(seed=seed), "x", labels)
+    np.testing.assert_array_equal(split, again)
+
+
+def test_what_has_labels_in_each_split_stays_as_it_was() -> None:
+    groups = grouped(np.random.default_rng(0).integers(1, 9, size=60).tolist())
+    total = len(groups)
+    plain = assign_splits(groups, [None] * total, SplitConfig(seed=3), "x")
+    labels = [np.ones(total, bool), plain < 5, np.random.default_rng(1).random(total) < 0.5]
+    assert {s for s in range(5) if labels[2][plain == s].any()} == {0, 1, 2, 3, 4}
+    split = assign_splits(groups, [None] * total, SplitConfig(seed=3), "x", labels)
+    np.testing.assert_array_equal(split, plain)
+
+
+def test_labels_are_shared_by_whole_groups_and_published_tests_stay() -> None:
+    sizes = np.random.default_rng(4).integers(1, 6, size=50)
+    groups = grouped(sizes.tolist())
+    total, labels = len(groups), sparse(groups, ["g3", "g11", "g29", "g40", "g41"])
+    split = assign_splits(groups, [None] * total, SplitConfig(seed=2), "x", labels)
+    assert set(split[labels[0]].tolist()) == {0, 1, 2, 3, 4}
+    for group in set(groups):
+        assert len(set(split[np.array(groups) == group].tolist())) == 1
+    published = ["test" if group in ("g3", "g7", "g8") else "train" for group in groups]
+    split = assign_splits(groups, published, SplitConfig(seed=2), "x", labels)
+    np.testing.assert_array_equal(split == 4, np.array(published) == "test")
+    assert set(split[labels[0]].tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_fewer_labelled_groups_than_splits_move_nothing() -> None:
+    groups = grouped([1] * 60)
+    labels = sparse(groups, ["g3", "g11", "g29", "g40"])
+    plain = assign_splits(groups, [None] * 60, SplitConfig(seed=2), "x")
+    split = assign_splits(groups, [None] * 60, SplitConfig(seed=2), "x", labels)
+    np.testing.assert_array_equal(split, plain)
+
+
+def test_one_target_does_not_take_the_last_label_of_another() -> None:
+    """Five groups have both targets, in five splits: each exchange would have to undo another."""
+    groups = grouped([1] * 40)
+    for seed in range(20):
+        labels = [np.arange(40) % 8 == 0, np.arange(40) % 8 < 2]
+        split = assign_splits(groups, [None] * 40, SplitConfig(seed=seed), "x", labels)
+        for labelled in labels:
+            assert set(split[labelled].tolist()) == {0, 1, 2, 3, 4}
+
+
 def test_a_published_split_without_its_test_is_an_error() -> None:
     with pytest.raises(DataError, match=r"no structure is marked '0' .* split.published_test"):
         assign_splits(grouped([1] * 9), ["1"] * 9, SplitConfig(published_test="0"), "x")
