@@ -83,10 +83,10 @@ from hydragnn_hpo.ensemble.candidates import (
     read_truth,
 )
 from hydragnn_hpo.ensemble.class_probabilities import (
+    calibrate_probabilities,
     class_std,
     fit_temperature,
     log_losses,
-    temper,
 )
 from hydragnn_hpo.ensemble.cross_fit import calibrate_folds
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
@@ -539,13 +539,15 @@ def evaluate_heads(
         (truth, mask), node = context.truth(name, "test"), context.is_node(name)
         truth, bounds = truth[mask], context.bounds(name)
         single = clip_to_bounds(predictions[name][0][mask], bounds)
-        single = _temper(single, simpler.temperatures.get(name))
+        alone = replace(calibrations[name], temperature=simpler.temperatures.get(name))
+        single = _calibrate_mean(single, alone)
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes["kept"], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, result.arrays["index"], node=node)
         elements = context.elements_of_row(name, "test")[np.flatnonzero(mask)]
         predicted = _on_labels(truth, mix, calibration, stratum[mask], elements)
-        known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
+        published, classes = _find_published(context, name), tuple(target.get("classes") or ())
+        known = HeadEvidence(name, target["unit"], node, published=published, classes=classes)
         rows = _describe_rows(context, name, mask, single, result)
         result.evidence.append(known := collect_evidence(known, predicted, calibration, rows))
         result.scores[name] = _head_scores(predicted, calibration, target) | {
@@ -577,13 +579,14 @@ def _on_labels(
         elements: 1 for each element that a row contains, [R, 119].
     """
     mean, factor = mix.mean, calibration.factor(elements, mix.mean)
-    mean = _temper(mean, calibration.temperature)
-    return HeadOnLabels(truth, mean, mix.spread, mix.noise, stratum, factor)
+    return HeadOnLabels(
+        truth, _calibrate_mean(mean, calibration), mix.spread, mix.noise, stratum, factor
+    )
 
 
-def _temper(mean: np.ndarray, temperature: float | None) -> np.ndarray:
-    """Return predictions, [R, w]; of a head that has a temperature, tempered probabilities."""
-    return mean if temperature is None else temper(mean, temperature)
+def _calibrate_mean(mean: np.ndarray, calibration: Calibration) -> np.ndarray:
+    """Return predictions, [R, w]; of a head that has a temperature, calibrated probabilities."""
+    return mean if calibration.temperature is None else calibrate_probabilities(mean, calibration)
 
 
 def _error(context: BuildContext, name: str, mean: np.ndarray, truth: np.ndarray) -> float:

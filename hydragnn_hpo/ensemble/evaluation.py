@@ -517,7 +517,12 @@ def _evaluate_head(
     kinds = structures.kinds_of_rows(graph, atom, node=node)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
     facts = _describe_rows(entry, predicted, simpler, every, graph=graph, atom=atom)
-    evidence = collect_evidence(HeadEvidence(name, entry.unit, node), predicted, known, facts)
+    evidence = collect_evidence(
+        HeadEvidence(name, entry.unit, node, classes=tuple(entry.classes or ())),
+        predicted,
+        known,
+        facts,
+    )
     figures["elements_mae"] = _mae_of(evidence.elements)
     figures["descriptor_mae"] = _mae_of(evidence.descriptor)
     by_distance = _compare_with_distance(predicted, distance, facts.group)

@@ -33,7 +33,12 @@ from hydragnn_hpo.ensemble.artefact import (
     read_artefact,
 )
 from hydragnn_hpo.ensemble.calibrate import Moments, Strata, clip_to_bounds, largest_per_graph
-from hydragnn_hpo.ensemble.class_probabilities import class_sets, class_std, temper
+from hydragnn_hpo.ensemble.class_probabilities import (
+    calibrate_probabilities,
+    cap_probabilities,
+    class_sets,
+    class_std,
+)
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
@@ -121,15 +126,14 @@ def _class_prediction(
         stratum: name of each row's stratum, [R]; None if all share their thresholds.
     """
     fit = head.calibration
-    assert fit.temperature is not None
-    probability = temper(mean, fit.temperature)
+    probability = calibrate_probabilities(mean, fit)
     return HeadPrediction(
         probability,
         class_std(probability),
         spread,
         *class_sets(probability, fit, 0.9, stratum),
         bounds={level: class_sets(probability, fit, level / 100, stratum) for level in levels},
-        members=members,
+        members={name: cap_probabilities(own, fit.groups) for name, own in members.items()},
     )
 
 

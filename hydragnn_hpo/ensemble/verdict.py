@@ -116,6 +116,10 @@ class HeadEvidence:
     """Whether it has one value per atom."""
     score: Literal["MAE", "log-loss"] = "MAE"
     """What its error is: the log-loss in nats for classes."""
+    classes: tuple[str, ...] = ()
+    """Names of its classes."""
+    class_groups: tuple[int, ...] = ()
+    """Groups of structures that have each class."""
     mae: float = math.nan
     groups: int = 0
     """Groups of structures that the figures rest on."""
@@ -145,6 +149,15 @@ class HeadEvidence:
     def is_class(self) -> bool:
         """Whether it predicts classes."""
         return self.score == "log-loss"
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Names of the classes that no structure has, of a head of classes."""
+        return tuple(
+            name
+            for name, groups in zip(self.classes, self.class_groups, strict=False)
+            if not groups
+        )
 
     @property
     def constant(self) -> str:
@@ -329,9 +342,13 @@ def _collect_class_evidence(
     }
     sets = class_sets(predicted.mean, calibration, 0.9, predicted.stratum)[1]
     inside = (sets * predicted.truth).sum(axis=1)
+    chosen = predicted.truth.argmax(axis=1)
     return replace(
         head,
         score="log-loss",
+        class_groups=tuple(
+            len(np.unique(rows.group[chosen == place])) for place in range(len(head.classes))
+        ),
         mae=float(own.mean()),
         groups=len(np.unique(rows.group)),
         inside=float(inside.mean()),
@@ -347,10 +364,18 @@ def _collect_class_evidence(
 def judge(
     heads: Sequence[HeadEvidence], search: SearchEvidence | None = None
 ) -> list[VerdictSentence]:
-    """Return the sentences of all rules, head by head, and those on the search."""
-    sentences = [rule(head) for head in heads for rule in HEAD_RULES]
-    sentences += [rule(search) for rule in SEARCH_RULES] if search else []
-    return [sentence for sentence in sentences if sentence is not None]
+    """Return the sentences of all rules, head by head, and those on the search.
+
+    A head of classes one of which was never seen is not praised.
+    """
+    sentences = [
+        sentence
+        for head in heads
+        for sentence in (rule(head) for rule in HEAD_RULES)
+        if sentence is not None and not (head.absent and sentence["level"] == "good")
+    ]
+    of_search = [rule(search) for rule in SEARCH_RULES] if search else []
+    return sentences + [sentence for sentence in of_search if sentence is not None]
 
 
 def _say(
@@ -391,6 +416,22 @@ def _amount(value: float, head: HeadEvidence) -> str:
 
 def _of_groups(count: int) -> str:
     return f"{count} group{'s' * (count != 1)} of structures"
+
+
+def judge_classes(head: HeadEvidence) -> VerdictSentence | None:
+    """Name the classes that no structure has: nothing is known about their predictions."""
+    if not head.absent:
+        return None
+    named = ", ".join(map(repr, head.absent[:MOST_KINDS]))
+    more = f" and {len(head.absent) - MOST_KINDS} more" if len(head.absent) > MOST_KINDS else ""
+    return _say(
+        "classes",
+        "warning",
+        f"{_title(head)} was tested on no structure of {named}{more} (of {len(head.classes)} "
+        "classes): whether it finds such structures is not known; label more of them.",
+        head=head,
+        because="a class that no tested structure has cannot be missed",
+    )
 
 
 def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
@@ -752,6 +793,7 @@ def judge_members(search: SearchEvidence) -> VerdictSentence | None:
 
 
 HEAD_RULES: tuple[Callable[[HeadEvidence], VerdictSentence | None], ...] = (
+    judge_classes,
     judge_mean,
     judge_elements,
     judge_descriptor,
