@@ -455,6 +455,7 @@ def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
         f"warning: --keep {key}: no structure has such a key; correct it or leave it out."
         for key in outcome.lacking
     ]
+    lines += [f"warning: {sentence}" for sentence in outcome.unguaranteed]
     for line in lines:
         typer.echo(line, err=True)
 

@@ -1176,12 +1176,8 @@ def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
             f"no trial reached the full budget, the best, {best}, was stopped at a rung; run the "
             "campaign to its end."
         )
-    for name, head in manifest.heads.items():
-        if not head.calibration.guaranteed(0.9):
-            warnings.append(
-                f"head '{name}' was calibrated on {head.calibration.groups} groups, too few for a "
-                "guaranteed 90 % interval (it takes 9): raise the share of cal."
-            )
+    warnings += manifest.unguaranteed((90,))
+    for name in manifest.heads:
         _, labelled = read_truth(context.graphs, name, context.rows_of("test"))
         left_out = int(labelled.sum() - context.truth(name, "test")[1].sum())
         if left_out:

@@ -16,7 +16,14 @@ from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
 from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel
-from hydragnn_hpo.ensemble.calibrate import SYMBOLS, By, Strata, clip_to_bounds, size_strata
+from hydragnn_hpo.ensemble.calibrate import (
+    LEVELS,
+    SYMBOLS,
+    By,
+    Strata,
+    clip_to_bounds,
+    size_strata,
+)
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import (
@@ -357,6 +364,9 @@ def evaluate_ensemble(
     done = Evaluation({}, len(trust), facts.compositions, trust, errors)
     for name, rows in parts.items():
         _evaluate_head(done, name, ensemble.manifest.heads[name], rows, facts)
+    done.warnings += ensemble.manifest.unguaranteed(
+        [round(100 * level) for level in LEVELS], done.heads
+    )
     if not done.heads:
         reason = f" ({errors[0]})" if errors else ""
         raise DataError(

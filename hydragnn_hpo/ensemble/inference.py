@@ -301,6 +301,7 @@ class Ensemble:
         self.features: TrainingFeatures | None = None  # those of the file, see ``load``
         self.local: LocalModels | None = None  # likewise
         self.local_members: tuple[LocalMember, ...] = ()  # likewise
+        self._warned: set[str] = set()
         self.device = torch.device(device)
         self.members = tuple(sorted(members, key=lambda member: member.trial))
         for member in self.members:
@@ -387,6 +388,8 @@ class Ensemble:
         Raises:
             DataError: a structure cannot become a graph, or the store's edges are too short.
         """
+        if not isinstance(structures, Columns):  # what is shown of stores and files says so itself
+            self._warn_of_levels((90, *levels))
         columns = self._columns(structures)
         indices = np.arange(columns.num_graphs) if indices is None else np.asarray(indices)
         parts: dict[str, list[Moments]] = {name: [] for name in self.manifest.heads}
@@ -402,6 +405,13 @@ class Ensemble:
         }
         trust = compute_trust(self.manifest, here, heads)
         return Prediction(heads, trust, self._describe(structures, columns, indices))
+
+    def _warn_of_levels(self, levels: Sequence[int]) -> None:
+        """Log once what had too few groups for the intervals of some levels, in percent."""
+        for sentence in self.manifest.unguaranteed(levels):
+            if sentence not in self._warned:
+                self._warned.add(sentence)
+                logger.warning("%s", sentence)
 
     def _describe(
         self, structures: Columns | Atoms | Sequence[Atoms], columns: Columns, indices: np.ndarray
