@@ -658,8 +658,8 @@ def leave_out_heads(context: BuildContext) -> BuildContext:
         name, (split, *_) = next(iter(missing.items()))
         raise RunError(
             f"{context.run.path}: no structure of the split '{split}' has the target '{name}' for "
-            "an element with a label in train, and so no head is left: label more structures, or "
-            "raise the shares in the card's [split], and start the campaign with another --run."
+            "an element with a label in train, and so no head is left: add labels, or raise the "
+            "shares in the card's [split], and start the campaign with another --run."
         )
     if not missing:
         return context
