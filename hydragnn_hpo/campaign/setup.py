@@ -415,14 +415,17 @@ def check_labels(config: CampaignConfig, stats: StoreStats) -> list[str]:
         lacking = [split for split in unlabelled if split not in folds]
         if not lacking:
             continue
-        found = (
+        cure = "add labels, raise the shares in the card's [split], or drop the head"
+        if "val" in stats["targets"][name].get("empty", ()):
+            raise ConfigError(
+                f"head '{name}': no structure of the split 'val', on which trials are validated, "
+                f"has this target: {cure}."
+            )
+        sentences.append(
             f"head '{name}': no structure of the split {' or '.join(map(repr, lacking))} has a "
-            "label of an element that has labels in train"
+            "label of an element that has labels in train, so that the ensemble will leave it out: "
+            f"{cure}."
         )
-        cure = "label more structures, raise the shares in the card's [split], or drop the head"
-        if "val" in lacking:
-            raise ConfigError(f"{found}, on which trials are validated: {cure}.")
-        sentences.append(f"{found}, so that the ensemble will leave it out: {cure}.")
     if sentences and len(sentences) == len(heads):
         raise ConfigError(sentences[0].replace("will leave it out", "would have no head"))
     return sentences

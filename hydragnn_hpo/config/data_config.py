@@ -882,9 +882,13 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     if first["shape"] == "class":
         spread = class_entropy(means)
     if "unlabelled" in first:
-        lacking = [set(target.get("unlabelled", ())) for target in several]
-        everywhere = set.intersection(*lacking)
-        first = {**first, "unlabelled": [one for one in SPLITS if one in everywhere]}
+        unlabelled = set.intersection(*(set(one.get("unlabelled", ())) for one in several))
+        empty = set.intersection(*(set(one.get("empty", ())) for one in several))
+        first = {
+            **first,
+            "unlabelled": [split for split in SPLITS if split in unlabelled],
+            "empty": [split for split in SPLITS if split in empty],
+        }
     return {
         **first,
         "mean": mean,

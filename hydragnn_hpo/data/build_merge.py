@@ -32,8 +32,9 @@ from hydragnn_hpo.data.columns import (
 )
 from hydragnn_hpo.data.convert_pieces import Record, read_chunk, read_names
 from hydragnn_hpo.data.graph_sizes import SizeTally
+from hydragnn_hpo.data.label_sharing import find_sparse_labels, mark_unlabelled
 from hydragnn_hpo.data.normalize import fit_attribute_stats, fit_target_stats
-from hydragnn_hpo.data.splits import TEST, assign_splits, mark_unlabelled
+from hydragnn_hpo.data.splits import TEST, assign_splits
 from hydragnn_hpo.data.store_index import PartEntry, StoreColumn
 from hydragnn_hpo.data.store_parts import describe_columns, write_index, write_part
 from hydragnn_hpo.data.structure import Place
@@ -111,8 +112,8 @@ def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Pa
         bad = _sort_bad(plan, [*bad, *repeated])
         check_bad_structures(bad, total, plan.card.max_bad, out)
     light, published, sizes = _read_light_columns(plan.card, windows, work)
-    labelled = [light.known(name) > 0 for name in light.masks]
-    split = assign_splits(light.group, published, plan.card.split, plan.card.name, labelled)
+    labels = find_sparse_labels(light)
+    split = assign_splits(light.group, published, plan.card.split, plan.card.name, labels)
     light.split[:] = split
     counts = np.bincount(split, minlength=len(SPLITS))
     stats: StatsWithoutSizes = {

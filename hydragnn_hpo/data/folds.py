@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.config import SPLITS, TrainConfig
 from hydragnn_hpo.data.columns import Columns, GraphSet, join_columns, without_edges
+from hydragnn_hpo.data.label_sharing import SparseLabels, share_labels
 from hydragnn_hpo.data.normalize import refit_target_stats
-from hydragnn_hpo.data.splits import TEST, deal_groups, group_rows, share_labels
+from hydragnn_hpo.data.splits import TEST, deal_groups, group_rows
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.file_records import StoreStats
 
@@ -50,8 +51,8 @@ def deal_folds(graphs: GraphSet, folds: int, seed: int) -> NDArray[np.int8]:
         )
     result = np.full(graphs.num_graphs, NONE, dtype=np.int8)
     dealt = deal_groups(rows, np.full(folds, 1.0 / folds), seed, len(free))
-    labelled = [graphs.known(name)[free] > 0 for name in graphs.levels]
-    result[free] = share_labels(dealt, rows, labelled)
+    labels = [SparseLabels(graphs.known(name)[free] > 0) for name in graphs.levels]
+    result[free] = share_labels(dealt, rows, [one for one in labels if not one.rows.all()])
     return result
 
 

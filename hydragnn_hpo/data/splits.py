@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config import SPLITS, SplitConfig
-from hydragnn_hpo.data.columns import Columns, contain_others
+from hydragnn_hpo.data.label_sharing import SparseLabels, share_labels
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.file_records import TargetStats
 
 TEST = SPLITS.index("test")
 
@@ -36,7 +35,7 @@ def assign_splits(
     published: Sequence[str | None],
     config: SplitConfig,
     name: str,
-    labelled: Sequence[NDArray[np.bool_]] = (),
+    labels: Sequence[SparseLabels] = (),
 ) -> NDArray[np.int8]:
     """Return the split of every structure as an index into ``SPLITS``, [G].
 
@@ -50,7 +49,7 @@ def assign_splits(
         published: published split of each structure, [G]; None where it has none.
         config: shares, seed, and which published value means test.
         name: name of the data set, for errors.
-        labelled: for each target, the structures that have a label of it, [G] each.
+        labels: of the targets that some structures lack.
 
     Raises:
         DataError: a split would be empty, or the published test split has no structure.
@@ -70,7 +69,7 @@ def assign_splits(
         )
     free = np.flatnonzero(~fixed)
     dealt = deal_groups(rows, shares / shares.sum(), config.seed, len(free))
-    result[free] = share_labels(dealt, rows, [of_target[free] for of_target in labelled])
+    result[free] = share_labels(dealt, rows, [one.of_rows(free) for one in labels])
     return result
 
 
@@ -120,109 +119,6 @@ def deal_groups(
         lacking[split] -= len(rows[group])
         empty.discard(split)
     return result
-
-
-def share_labels(
-    split: NDArray[np.int8],
-    rows: Sequence[NDArray[np.int64]],
-    labelled: Sequence[NDArray[np.bool_]],
-) -> NDArray[np.int8]:
-    """Exchange groups until each split has labels of each target, if enough groups have them.
-
-    A split that lacks a target gets a group with labels from the split with the most of these, and
-    gives the group of the most similar size in return, if it can spare one. Nothing changes where
-    each split has labels already.
-
-    Args:
-        split: split of each row, each of which has a group, [G].
-        rows: rows of each group.
-        labelled: for each target, the rows that have a label of it, [G] each.
-
-    Returns:
-        Split of each row, [G].
-    """
-    place = np.array([split[own[0]] for own in rows])
-    sizes = np.array([len(own) for own in rows])
-    number = np.empty(len(split), dtype=np.int64)
-    number[np.concatenate(rows)] = np.repeat(np.arange(len(rows)), sizes)
-    holds = np.array([np.bincount(number, own, len(rows)) > 0 for own in labelled]).T
-    splits, result = np.unique(place), split.copy()
-    for target in range(len(labelled)):
-        if holds[:, target].sum() < len(splits):
-            continue
-        for lacking in splits:
-            if not holds[place == lacking, target].any():
-                _exchange(place, sizes, holds, target, lacking)
-    result[np.concatenate(rows)] = np.repeat(place, sizes)
-    return result
-
-
-def _exchange(
-    place: NDArray[np.int8],
-    sizes: NDArray[np.int64],
-    holds: NDArray[np.bool_],
-    target: int,
-    lacking: int,
-) -> None:
-    """Give a split a group with labels of a target, unless another split then lacks some label.
-
-    Args:
-        place: split of each group, changed in place.
-        sizes: structures of each group.
-        holds: whether each group has labels of each target.
-        target: the target.
-        lacking: the split without labels of it.
-    """
-    owned = np.bincount(place[holds[:, target]])
-    returned = np.flatnonzero(place == lacking)
-    needed_here = holds[returned] & (holds[returned].sum(axis=0) < 2)
-    for giver in np.argsort(-owned, kind="stable"):
-        if owned[giver] < 2:
-            return
-        needed_there = holds[place == giver].sum(axis=0) < 2
-        for given in np.flatnonzero((place == giver) & holds[:, target]):
-            lost = holds[given] & needed_there
-            fits = ~(lost & ~holds[returned]).any(axis=1)
-            fits &= ~(needed_here & ~holds[given]).any(axis=1)
-            if fits.any():
-                gap = np.where(fits, np.abs(sizes[returned] - sizes[given]), np.inf)
-                place[returned[gap.argmin()]] = giver
-            if fits.any() or not lost.any():
-                place[given] = lacking
-                return
-
-
-def mark_unlabelled(columns: Columns, targets: Mapping[str, TargetStats]) -> dict[str, TargetStats]:
-    """Add to each target the splits on which no prediction of it can be judged, if there are any.
-
-    A label counts where its element, or all elements of its structure, have labels in the train
-    split; a derivative has those of its energy, too.
-
-    Args:
-        columns: graphs of all splits; positions and edges may be missing.
-        targets: their statistics by name.
-    """
-    split_of = {"graph": columns.split, "node": np.repeat(columns.split, columns.num_nodes())}
-    learned = {
-        name: set(
-            columns.numbers[_labelled_atoms(columns, name) & (split_of["node"] == 0)].tolist()
-        )
-        for name in targets
-    }
-    marked = {}
-    for name, target in targets.items():
-        elements = learned[name] | learned.get(target["derived_from"] or "", set())
-        others = contain_others(columns, elements, node=target["level"] == "node")
-        splits = split_of[target["level"]][columns.masks[name] & ~others]
-        lacking = [split for place, split in enumerate(SPLITS) if not (splits == place).any()]
-        marked[name] = {**target, "unlabelled": lacking} if lacking else target
-    return marked
-
-
-def _labelled_atoms(columns: Columns, name: str) -> NDArray[np.bool_]:
-    """Mark the atoms that have a label of a target, or are in a structure that has one, [N]."""
-    mask = columns.masks[name]
-    return mask if columns.levels[name] == "node" else np.repeat(mask, columns.num_nodes())
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ def test_versions_are_those_that_run():
 
 def stats_without(**unlabelled):
     """Statistics of a store, of which each target lacks labels in some splits."""
-    return {"targets": {name: {"unlabelled": splits} for name, splits in unlabelled.items()}}
+    lacking = {name: {"unlabelled": some, "empty": some} for name, some in unlabelled.items()}
+    return {"targets": lacking}
 
 
 def two_heads(fit="split"):
@@ -101,8 +102,10 @@ def test_a_head_without_labels_in_a_split_is_said_before_the_first_trial(split):
 def test_a_campaign_whose_ensemble_would_have_no_head_is_refused():
     with pytest.raises(ConfigError, match=r"'sel' or 'cal' .* the ensemble would have no head"):
         check_labels(two_heads(), stats_without(energy=["sel", "cal"], gap=["test"]))
-    with pytest.raises(ConfigError, match=r"head 'gap'.*'val' .* trials are validated"):
+    with pytest.raises(ConfigError, match=r"head 'gap'.*'val', on which trials are validated"):
         check_labels(two_heads(), stats_without(energy=[], gap=["val"]))
+    unknown = {"targets": {"energy": {}, "gap": {"unlabelled": ["val"], "empty": []}}}
+    assert len(check_labels(two_heads(), unknown)) == 1, "its elements are not in train"
 
 
 def test_folds_need_no_labels_in_sel_and_cal():

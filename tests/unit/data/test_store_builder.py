@@ -33,9 +33,10 @@ from hydragnn_hpo.data.build_plan import (
 from hydragnn_hpo.data.columns import Columns, Graph, arrays_of, columns_of
 from hydragnn_hpo.data.convert_pieces import Progress, Record
 from hydragnn_hpo.data.graph_sizes import size_stats
+from hydragnn_hpo.data.label_sharing import mark_unlabelled
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.readers import READERS
-from hydragnn_hpo.data.splits import assign_splits, mark_unlabelled
+from hydragnn_hpo.data.splits import assign_splits
 from hydragnn_hpo.data.store_builder import BuildProgress, build_store, job_main
 from hydragnn_hpo.data.store_index import read_index
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
