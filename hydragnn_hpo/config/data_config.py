@@ -881,16 +881,8 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     spread = math.sqrt(mean_of(squares))
     if first["shape"] == "class":
         spread = class_entropy(means)
-    if "unlabelled" in first:
-        unlabelled = set.intersection(*(set(one.get("unlabelled", ())) for one in several))
-        empty = set.intersection(*(set(one.get("empty", ())) for one in several))
-        first = {
-            **first,
-            "unlabelled": [split for split in SPLITS if split in unlabelled],
-            "empty": [split for split in SPLITS if split in empty],
-        }
     return {
-        **first,
+        **_without_labels(first, several),
         "mean": mean,
         "std": spread or 1.0,
         "min": min(target["min"] for target in several),
@@ -899,6 +891,22 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
         "count": total,
         "elements": None,
     }
+
+
+def _without_labels(first: "TargetStats", several: Sequence["TargetStats"]) -> "TargetStats":
+    """Return the first of several, with the splits in which none has labels."""
+    if "unlabelled" not in first:
+        return first
+    return {
+        **first,
+        "unlabelled": _common([one.get("unlabelled", []) for one in several]),
+        "empty": _common([one.get("empty", []) for one in several]),
+    }
+
+
+def _common(splits: Sequence[Sequence[str]]) -> list[str]:
+    """Return the splits that all of several lists name."""
+    return [split for split in SPLITS if all(split in some for some in splits)]
 
 
 def _sizes(sizes: Sequence["SizeSummary"], stats: Sequence["StoreStats"]) -> "SizeSummary":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.graph_sizes import size_stats
     from hydragnn_hpo.data.mixture import Mixture, close, unite
     from hydragnn_hpo.data.normalize import expand_mean
-    from hydragnn_hpo.data.properties import make_identifier
+    from hydragnn_hpo.data.properties import FAR, make_identifier, mark_far
     from hydragnn_hpo.data.pyg_dataset import GraphStore, PygDataset
     from hydragnn_hpo.data.quality import UnresolvedTwins, check_store, find_twins_of_models
     from hydragnn_hpo.data.store_access import open_store
@@ -57,6 +57,7 @@ __all__ = [
     "Columns",
     "Compositions",
     "DataFile",
+    "FAR",
     "Graph",
     "GraphSet",
     "GraphStore",
@@ -97,6 +98,7 @@ __all__ = [
     "make_batch",
     "make_identifier",
     "make_source",
+    "mark_far",
     "offsets",
     "open_store",
     "pad_batch",

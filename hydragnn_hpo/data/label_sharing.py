@@ -118,7 +118,7 @@ class _Sharing:
         self._elements = [
             None
             if one.elements is None
-            else np.array([one.elements_of(rows[group]).any(axis=0) for group in holders])
+            else np.array([one.elements_of(rows[int(group)]).any(axis=0) for group in holders])
             for one, holders in zip(labels, self.holders, strict=True)
         ]
 
@@ -133,12 +133,11 @@ class _Sharing:
         """Return each target, with a split in which no group has labels that count."""
         lacking = set()
         for target, holders in enumerate(self.holders):
-            counts, elements = np.ones(len(holders), dtype=bool), self._elements[target]
-            if elements is not None:
+            if (elements := self._elements[target]) is not None:
                 known = elements & self._learned(target)
-                same = (known == elements).all(axis=1)
-                counts = same if self._whole[target] else known.any(axis=1)
-            have = set(self.place[holders[counts]].tolist())
+                whole = (known == elements).all(axis=1)
+                holders = holders[whole if self._whole[target] else known.any(axis=1)]
+            have = set(self.place[holders].tolist())
             lacking |= {(target, split) for split in self.splits if split not in have}
         return lacking
 
@@ -202,6 +201,9 @@ def mark_unlabelled(columns: Columns, targets: Mapping[str, TargetStats]) -> dic
     Args:
         columns: graphs of all splits; positions and edges may be missing.
         targets: their statistics by name.
+
+    Returns:
+        Statistics by name.
     """
     split_of = {"graph": columns.split, "node": np.repeat(columns.split, columns.num_nodes())}
     learned = {

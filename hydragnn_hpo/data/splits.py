@@ -40,9 +40,8 @@ def assign_splits(
     """Return the split of every structure as an index into ``SPLITS``, [G].
 
     Groups are shuffled by the seed and assigned one by one to the split that lacks the most
-    structures, so that each group is in one split. Where a split has no label of a target that
-    enough groups have, groups are exchanged until it has one. A published test split is kept
-    unchanged, even where it divides groups.
+    structures, so that each group is in one split; see ``share_labels`` for targets that few have.
+    A published test split is kept unchanged, even where it divides groups.
 
     Args:
         groups: group of each structure, [G]: names, or numbers that sort like the names.

@@ -769,6 +769,16 @@ class _Proposer:
                 f"'{escape_line(min(texts))[:40]}': up to 1 % are set aside by themselves; where a "
                 "value is missing, leave the cell empty."
             )
+        self._warn_of_far(prop, name, total=total)
+
+    def _warn_of_far(self, prop: Property, name: str, *, total: bool) -> None:
+        """Add a warning about values, or lengths of vectors, that are far from all others.
+
+        Args:
+            prop: the property.
+            name: its name, to be shown.
+            total: whether it is a total energy, which is compared per atom.
+        """
         if prop.scalar:
             values = compared = prop.values[prop.known, 0]
         elif prop.width in _DIRECTED:

@@ -39,6 +39,7 @@ from hydragnn_hpo.data import (
     close,
     expand_mean,
     find_twins_of_models,
+    mark_far,
     open_store,
 )
 from hydragnn_hpo.ensemble.artefact import (
@@ -132,6 +133,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     norm_errors,
 )
 from hydragnn_hpo.ensemble.verdict import (
+    FarValue,
     HeadEvidence,
     Published,
     RowFacts,
@@ -539,15 +541,13 @@ def evaluate_heads(
         (truth, mask), node = context.truth(name, "test"), context.is_node(name)
         truth, bounds = truth[mask], context.bounds(name)
         single = clip_to_bounds(predictions[name][0][mask], bounds)
-        alone = replace(calibrations[name], temperature=simpler.temperatures.get(name))
-        single = _calibrate_mean(single, alone)
+        single = _calibrate_mean(single, calibrations[name], simpler.temperatures.get(name))
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes["kept"], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, result.arrays["index"], node=node)
         elements = context.elements_of_row(name, "test")[np.flatnonzero(mask)]
         predicted = _on_labels(truth, mix, calibration, stratum[mask], elements)
-        published, classes = _find_published(context, name), tuple(target.get("classes") or ())
-        known = HeadEvidence(name, target["unit"], node, published=published, classes=classes)
+        known = _begin_evidence(context, name, mask, predicted)
         rows = _describe_rows(context, name, mask, single, result)
         result.evidence.append(known := collect_evidence(known, predicted, calibration, rows))
         result.scores[name] = _head_scores(predicted, calibration, target) | {
@@ -560,6 +560,79 @@ def evaluate_heads(
         result.curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
         result.arrays.update(_head_arrays(name, predicted, calibration, mask))
     return result
+
+
+def _begin_evidence(
+    context: BuildContext, name: str, mask: np.ndarray, predicted: HeadOnLabels
+) -> HeadEvidence:
+    """Return what is known of a head: what it is, who predicted it, an error far from all others.
+
+    Args:
+        context: data shared by all steps of the build.
+        name: name of the head.
+        mask: its rows with a label on the test split.
+        predicted: the head on these rows.
+    """
+    target, published = context.targets[name], _find_published(context, name)
+    classes, node = tuple(target.get("classes") or ()), context.is_node(name)
+    known = HeadEvidence(name, target["unit"], node, published=published, classes=classes)
+    errors = np.abs(predicted.residual).mean(axis=1)
+    if classes or not mark_far(errors).any():
+        return known
+    row, graph = int(errors.argmax()), context.graph_of_row(name, "test")[mask]
+    place = context.rows_of("test")[graph[row : row + 1]]
+    median = float(np.median(errors))
+    far = FarValue(context.graphs.take(place).ids[0], float(errors[row]), median, is_error=True)
+    return replace(known, far=far)
+
+
+def find_far_labels(context: BuildContext) -> dict[str, FarValue]:
+    """Find the labels of all splits that are far from all others.
+
+    Args:
+        context: data shared by all steps of the build.
+
+    Returns:
+        The farthest by head, if there is one; of atoms, vectors and tensors the largest size in a
+        structure, of total energies the farthest per atom.
+    """
+    rows, found = np.flatnonzero(context.graphs.split >= 0), dict[str, FarValue]()
+    names = [n for n, t in context.targets.items() if t["shape"] not in ("class", "spectrum")]
+    labels: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    sizes = context.graphs.num_nodes()[rows]
+    for columns in context.take(rows):
+        for name, values in labels.items():
+            values.append(_largest_labels(columns, name))
+    for name, values in labels.items():
+        value = np.concatenate(values)
+        known = np.flatnonzero(np.isfinite(value))
+        total = context.targets[name].get("energy") == "total"
+        compared = value[known] / sizes[known] if total else value[known]
+        if mark_far(compared).any():
+            place = known[np.abs(compared - np.median(compared)).argmax()]
+            name_of = context.graphs.take(rows[place : place + 1]).ids[0]
+            median = float(np.median(value[known]))
+            found[name] = FarValue(name_of, float(value[place]), median, is_error=False)
+    return found
+
+
+def _largest_labels(columns: Columns, name: str) -> np.ndarray:
+    """Return each graph's label of a target, or the largest size of those of its atoms, [G].
+
+    Args:
+        columns: some graphs.
+        name: name of the target.
+
+    Returns:
+        NaN for graphs without one.
+    """
+    values, mask = columns.targets[name], columns.masks[name]
+    if columns.levels[name] == "graph":
+        one = values[:, 0] if values.shape[1] == 1 else np.linalg.norm(values, axis=1)
+        return np.where(mask, one, np.nan)
+    sizes = np.where(mask, np.linalg.norm(values, axis=1), -1.0)
+    largest = np.maximum.reduceat(sizes, columns.node_offset[:-1])
+    return np.where(largest < 0, np.nan, largest)
 
 
 def _on_labels(
@@ -578,15 +651,24 @@ def _on_labels(
         stratum: stratum of each row, [R].
         elements: 1 for each element that a row contains, [R, 119].
     """
-    mean, factor = mix.mean, calibration.factor(elements, mix.mean)
-    return HeadOnLabels(
-        truth, _calibrate_mean(mean, calibration), mix.spread, mix.noise, stratum, factor
-    )
+    mean = _calibrate_mean(mix.mean, calibration, calibration.temperature)
+    factor = calibration.factor(elements, mix.mean)
+    return HeadOnLabels(truth, mean, mix.spread, mix.noise, stratum, factor)
 
 
-def _calibrate_mean(mean: np.ndarray, calibration: Calibration) -> np.ndarray:
-    """Return predictions, [R, w]; of a head that has a temperature, calibrated probabilities."""
-    return mean if calibration.temperature is None else calibrate_probabilities(mean, calibration)
+def _calibrate_mean(
+    mean: np.ndarray, calibration: Calibration, temperature: float | None
+) -> np.ndarray:
+    """Return predictions, [R, w]; of a head that has a temperature, calibrated probabilities.
+
+    Args:
+        mean: predictions, [R, w].
+        calibration: calibration of the head.
+        temperature: used instead of that of the calibration.
+    """
+    if temperature is None:
+        return mean
+    return calibrate_probabilities(mean, replace(calibration, temperature=temperature))
 
 
 def _error(context: BuildContext, name: str, mean: np.ndarray, truth: np.ndarray) -> float:
@@ -695,7 +777,11 @@ def _judge(
     context: BuildContext, tested: TestResult, joined: JoinedModels
 ) -> list[VerdictSentence]:
     """Return the verdict on the heads and on the search."""
-    heads = [replace(head, local=joined.judged.get(head.name)) for head in tested.evidence]
+    far = find_far_labels(context)
+    heads = [
+        replace(head, local=joined.judged.get(head.name), far=far.get(head.name, head.far))
+        for head in tested.evidence
+    ]
     missing = [judge_missing(name, splits) for name, splits in context.missing.items()]
     return missing + judge(add_data_curves(context, heads), collect_search_evidence(context))
 

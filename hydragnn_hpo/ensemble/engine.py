@@ -191,6 +191,9 @@ def keep_heads(
         tensors: weights and buffers by name, of all heads that were trained.
         config: configuration of the trial, with the heads to keep.
         targets: statistics of the targets of these heads.
+
+    Returns:
+        Tensors by name.
     """
     fresh = _build_net(config, targets).state_dict()
     # the weights of the heads in the loss are one tensor, which no prediction reads

@@ -388,9 +388,8 @@ class Ensemble:
         Raises:
             DataError: a structure cannot become a graph, or the store's edges are too short.
         """
-        if not isinstance(structures, Columns):  # what is shown of stores and files says so itself
-            self._warn_of_levels((90, *levels))
         columns = self._columns(structures)
+        self._warn_of_levels(() if columns is structures else (90, *levels))  # commands say it
         indices = np.arange(columns.num_graphs) if indices is None else np.asarray(indices)
         parts: dict[str, list[Moments]] = {name: [] for name in self.manifest.heads}
         values: dict[str, MemberValues] = {name: {} for name in self.manifest.heads}

@@ -168,7 +168,11 @@ class OutputColumns:
         return sorted(self.manifest.shares(name))
 
     def unguaranteed(self) -> tuple[str, ...]:
-        """Return a sentence for each head with too few groups for the intervals of some level."""
+        """List the heads that had too few groups for the intervals of some level.
+
+        Returns:
+            A sentence for each.
+        """
         return tuple(self.manifest.unguaranteed(self.levels))
 
     def lacking(self, present: Container[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from ase.data import chemical_symbols
 
+from hydragnn_hpo.data import FAR
 from hydragnn_hpo.ensemble.calibrate import Calibration, size_strata
 from hydragnn_hpo.ensemble.class_probabilities import as_probabilities, class_sets, log_losses
 from hydragnn_hpo.ensemble.uncertainty_scores import (
@@ -106,6 +107,19 @@ class Published(NamedTuple):
     """Name of the model."""
 
 
+class FarValue(NamedTuple):
+    """A label, or an error, that is far from all others."""
+
+    id: str
+    """Name of its structure."""
+    value: float
+    """In the unit."""
+    median: float
+    """Of all others, in the unit."""
+    is_error: bool
+    """Whether it is an error on the tested structures, and not a label of any split."""
+
+
 @dataclass(frozen=True)
 class HeadEvidence:
     """What is known about one head on labelled structures."""
@@ -144,6 +158,8 @@ class HeadEvidence:
     kinds: tuple[KindCoverage, ...] = ()
     published: Published | None = None
     data: DataCurve | None = None
+    far: FarValue | None = None
+    """The farthest of the labels, or of the errors, that are far from all others."""
 
     @property
     def is_class(self) -> bool:
@@ -152,7 +168,11 @@ class HeadEvidence:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Names of the classes that no structure has, of a head of classes."""
+        """The classes that no structure has.
+
+        Returns:
+            Their names; none of a head of numbers.
+        """
         return tuple(
             name
             for name, groups in zip(self.classes, self.class_groups, strict=False)
@@ -467,6 +487,23 @@ def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
         f"({_of_groups(head.groups)}).",
         head=head,
         because=because,
+    )
+
+
+def judge_far(head: HeadEvidence) -> VerdictSentence | None:
+    """Name a structure whose label or error is far from all others."""
+    if head.far is None:
+        return None
+    structure, value, median, is_error = head.far
+    what = "error" if is_error else "label"
+    return _say(
+        "far",
+        "warning",
+        f"{_title(head)}: the {what} of structure {structure}, {_amount(value, head)}, is far from "
+        f"all others (median {median:.3g}): one wrong label spoils training, errors and error "
+        "bars; mend or remove it, and train again.",
+        head=head,
+        because=f"{FAR:g} times the distance of all others from their median, more of few",
     )
 
 
@@ -795,6 +832,7 @@ def judge_members(search: SearchEvidence) -> VerdictSentence | None:
 HEAD_RULES: tuple[Callable[[HeadEvidence], VerdictSentence | None], ...] = (
     judge_classes,
     judge_mean,
+    judge_far,
     judge_elements,
     judge_descriptor,
     judge_local,

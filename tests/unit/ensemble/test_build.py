@@ -333,6 +333,27 @@ def test_a_head_without_labels_in_a_split_leaves_the_others(make_run, name, spli
         np.testing.assert_allclose(left[kept].members[member.trial], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "split"), [("energy", "train"), ("charge", "sel")])
+def test_the_verdict_names_one_wrong_label_of_any_split(make_run, name, split):
+    run = make_run(trials=2)
+    far = [one for one in build_ensemble(run)["verdict"] if one["rule"] == "far"]
+    assert far == []
+    store = run / "data/toy.bp"
+    columns = open_store(store)
+    assert isinstance(columns, Columns)
+    card, graph = load_config(store / "card.toml", CardConfig), columns.indices_of(split)[1]
+    row = columns.node_offset[graph] if name == "charge" else graph
+    columns.targets[name] = columns.targets[name].copy()
+    columns.targets[name][row] = -1e6
+    shutil.rmtree(store)
+    stats = {key: value for key, value in columns.stats.items() if key != "checksum"}
+    write_store(store, [columns], stats, card)
+    (far,) = (one for one in build_ensemble(run)["verdict"] if one["rule"] == "far")
+    assert (far["head"], far["level"]) == (name, "warning")
+    size, unit = ("-1e+06", "eV/atom") if name == "energy" else ("1e+06", "e")
+    assert f"the label of structure m{graph}, {size} {unit}, is far from all" in far["sentence"]
+
+
 def test_nothing_is_built_where_no_head_has_labels(make_run):
     run = make_run(trials=2)
     hide_labels(run, "energy", "sel")

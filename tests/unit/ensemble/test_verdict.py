@@ -14,6 +14,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import HeadOnLabels, random_ause
 from hydragnn_hpo.ensemble.verdict import (
     Comparison,
     DataCurve,
+    FarValue,
     HeadEvidence,
     KindCoverage,
     Published,
@@ -349,6 +350,15 @@ def test_evidence_is_computed_by_row_from_what_is_predicted():
     assert result.random_ause == random_ause(np.array([0.1, 0.2, 0.3, 0.4])) == pytest.approx(0.3)
     assert result.inside == pytest.approx(1.0)
     assert (result.groups, result.calibration_groups) == (4, 9)
+
+
+@pytest.mark.parametrize(("is_error", "what"), [(True, "error"), (False, "label")])
+def test_a_label_or_error_far_from_all_others_is_named_with_its_structure(is_error, what):
+    level, sentence = verdict_by("far", far=FarValue("a.xyz@7", 1e6, 4.2, is_error))
+    assert level == "warning"
+    assert f"the {what} of structure a.xyz@7, 1e+06 eV, is far from all others" in sentence
+    assert "(median 4.2)" in sentence
+    assert verdict_by("far") is None
 
 
 def class_head(truth: np.ndarray, classes: tuple[str, ...]) -> HeadEvidence:
