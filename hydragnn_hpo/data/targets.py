@@ -798,7 +798,7 @@ class _Proposer:
             self.warnings.append(
                 f"{name} has {int(far.sum())} of {len(values)} {what} far from all others"
                 f"{' per atom' if total else ''} (as {values[away.argmax()]:.4g}, the median is "
-                f"{np.median(values):.4g}): a marker for missing values? 'dataset "
+                f"{np.median(values):.4g}): wrong, or a marker for missing values? 'dataset "
                 "check' names them."
             )
 
