@@ -225,6 +225,11 @@ class TargetStats(TypedDict):
     """Number of known values."""
     mad: NotRequired[float]
     """Mean absolute deviation from the mean, in the unit."""
+    unlabelled: NotRequired[list[str]]
+    """Splits without a label of an element that has labels in the train split, in which it cannot
+    be judged; absent before the store is built, and where there are none."""
+    empty: NotRequired[list[str]]
+    """Those of ``unlabelled`` without any label; absent as these."""
     elements: NotRequired[ElementBaseline | None]
     """Baseline per element; null for vectors, tensors and targets that several data sets share."""
     atom_mean: NotRequired[AtomMean]

@@ -6,6 +6,7 @@ are built. ``CHECKS`` is the whole list, in the order in which they are made.
 
 import contextlib
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,13 @@ from pathlib import Path
 
 from hydragnn_hpo.campaign.backends import check_launcher
 from hydragnn_hpo.campaign.proposals import read_warm_start_rows
-from hydragnn_hpo.campaign.setup import DataFacts, check_corners, check_search, corners_of
+from hydragnn_hpo.campaign.setup import (
+    DataFacts,
+    check_corners,
+    check_labels,
+    check_search,
+    corners_of,
+)
 from hydragnn_hpo.config import CampaignConfig, TrialConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv
 from hydragnn_hpo.errors import ConfigError, HydraError
@@ -23,6 +30,8 @@ from hydragnn_hpo.launching import check_software, site_of
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.optional_packages import OPTIONAL, require_package
 from hydragnn_hpo.search import check_objective
+
+logger = logging.getLogger(__name__)
 
 IMPORT_SECONDS = 180.0
 """How long the models of a campaign may take to be built once, with the import of torch."""
@@ -97,6 +106,9 @@ def _check_data(campaign: CheckedCampaign) -> None:
     """Check heads, names, attributes, encodings, cutoffs and budgets against the data."""
     if campaign.data is not None:
         check_corners(campaign.config, campaign.data)
+        if campaign.data.stats is not None:
+            for sentence in check_labels(campaign.config, campaign.data.stats):
+                logger.warning("%s", sentence)
 
 
 def _check_warm_start(campaign: CheckedCampaign) -> None:

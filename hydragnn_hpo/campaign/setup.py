@@ -404,6 +404,42 @@ def check_corners(config: CampaignConfig, data: DataFacts) -> None:
             budget_steps(made.training, total=largest, largest=largest)
 
 
+def check_labels(config: CampaignConfig, stats: StoreStats) -> list[str]:
+    """Check that each head has labels in each split on which an ensemble is chosen and judged.
+
+    Args:
+        config: the campaign.
+        stats: statistics of its stores.
+
+    Returns:
+        A sentence for each head that the ensemble will leave out.
+
+    Raises:
+        ConfigError: a head has no label to validate trials on, or the ensemble would have no head.
+    """
+    folds = ("sel", "cal") if config.ensemble.fit == "cross" else ()
+    heads, sentences = config.trial.get("heads", {}), list[str]()
+    for name in heads:
+        unlabelled = stats["targets"][name].get("unlabelled", ())
+        lacking = [split for split in unlabelled if split not in folds]
+        if not lacking:
+            continue
+        cure = "add labels, raise the shares in the card's [split], or drop the head"
+        if "val" in stats["targets"][name].get("empty", ()):
+            raise ConfigError(
+                f"head '{name}': no structure of the split 'val', on which trials are validated, "
+                f"has this target: {cure}."
+            )
+        sentences.append(
+            f"head '{name}': no structure of the split {' or '.join(map(repr, lacking))} has a "
+            "label of an element that has labels in train, so that the ensemble will leave it out: "
+            f"{cure}."
+        )
+    if sentences and len(sentences) == len(heads):
+        raise ConfigError(sentences[0].replace("will leave it out", "would have no head"))
+    return sentences
+
+
 def corners_of(config: CampaignConfig) -> Iterator[tuple[str, TrialConfig]]:
     """Yield ordinary trials with every choice, every lowest and highest value of a space.
 

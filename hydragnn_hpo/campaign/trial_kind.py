@@ -21,6 +21,7 @@ from hydragnn_hpo.campaign.data_changes import (
 from hydragnn_hpo.campaign.outcome import EndedAttempt, find_crash, last_lines, read_outcome
 from hydragnn_hpo.campaign.setup import (
     check_corners,
+    check_labels,
     facts_of_stats,
     stores_of,
     trial_config,
@@ -162,6 +163,8 @@ class TrainingTrials:
         self._verifier = StoreVerifier(older)
         stats = unite_stats(every, self.config.data, self.config.shared)
         check_corners(self.config, facts_of_stats(stats))
+        for sentence in check_labels(self.config, stats):
+            logger.warning("%s", sentence)
         self.stats = stats
 
     def configure(self, name: str, values: SearchedValues) -> TrialConfig:

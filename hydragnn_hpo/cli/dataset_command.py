@@ -66,6 +66,12 @@ def _describe_build(store: Path, stats: Mapping[str, Any]) -> Iterator[str]:
         total, verb = bad + stats["num_graphs"], "was" if bad == 1 else "were"
         yield f"{bad} of {total} structures {verb} set aside, see {store / 'quarantine.jsonl'}"
     for name, target in stats["targets"].items():
+        if target.get("unlabelled"):
+            yield (
+                f"{name} has no label in {', '.join(target['unlabelled'])} of an element that has "
+                "labels in train: an ensemble cannot predict it; label more structures, or raise "
+                "the shares in the card's [split]"
+            )
         if "sum_miss" in target:
             total, unit = target["sum"], shown_unit(target)
             words = f"'{total}'" if isinstance(total, str) else f"{total:g} {unit}"
@@ -439,7 +445,12 @@ def _outliers(report: Mapping[str, Any], limit: int) -> list[Any]:
         scale = f"{outliers['scale']:.3g} {outliers['scale_unit']}"
         numbers = (scale, str(outliers["values"]), str(outliers["count"]))
         table.add_row(name, outliers["subtracted"], *numbers)
-        if share > HEAVY:
+        if far := outliers["far"]:
+            lines.append(
+                f"  {name}: {_structures(range(far))} a value far from all others: an error rather "
+                "than a heavy tail; mend or remove it before you train"
+            )
+        elif share > HEAVY:
             lines.append(f"  {name}: {100 * share:.2g} % are a heavy tail rather than errors")
         named = [
             f"{name} of {_place(row)} is {row['value']:.5g} {outliers['unit']} (z {row['z']:.3g})"
@@ -499,7 +510,11 @@ def _few(names: Sequence[str], limit: int = 4) -> str:
 
 def _verdict(report: Mapping[str, Any]) -> str:
     if not report["serious"]:
-        return "Nothing serious."
+        far = {name: one["far"] for name, one in report["outliers"].items() if one["far"]}
+        if not far:
+            return "Nothing serious."
+        named = ", ".join(f"{count} of {name}" for name, count in far.items())
+        return f"Values far from all others, which spoil a training: {named} (see the outliers)."
     return (
         "SERIOUS: train knows structures of other splits. Group by what they share (split.group), "
         "drop the duplicates, or, where the split is published, report results without them, too."

@@ -460,6 +460,7 @@ def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
         "earlier versions: train again, or compare structures of one size only."
         for name, constant in outcome.constants.items()
     ]
+    lines += [f"warning: {sentence}" for sentence in outcome.unguaranteed]
     for line in lines:
         typer.echo(line, err=True)
 

@@ -927,7 +927,7 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     if atom_mean is not None:
         first = {**first, "atom_mean": atom_mean}
     return {
-        **first,
+        **_without_labels(first, several),
         "mean": mean,
         "std": spread or 1.0,
         "min": min(target["min"] for target in several),
@@ -952,6 +952,22 @@ def _pool_atom_means(several: Sequence["TargetStats"]) -> "AtomMean | None":
     ]
     spread = math.sqrt(math.fsum(squares) / sum(counts))
     return {"mean": mean, "std": spread or 1.0, "atoms": atoms}
+
+
+def _without_labels(first: "TargetStats", several: Sequence["TargetStats"]) -> "TargetStats":
+    """Return the first of several, with the splits in which none has labels."""
+    if "unlabelled" not in first:
+        return first
+    return {
+        **first,
+        "unlabelled": _common([one.get("unlabelled", []) for one in several]),
+        "empty": _common([one.get("empty", []) for one in several]),
+    }
+
+
+def _common(splits: Sequence[Sequence[str]]) -> list[str]:
+    """Return the splits that all of several lists name."""
+    return [split for split in SPLITS if all(split in some for some in splits)]
 
 
 def _sizes(sizes: Sequence["SizeSummary"], stats: Sequence["StoreStats"]) -> "SizeSummary":

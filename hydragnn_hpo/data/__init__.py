@@ -9,7 +9,15 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.batch_layout import cut_filler, pad_batch
     from hydragnn_hpo.data.batch_sampler import BatchSampler, balance_load, predict_graph_costs
     from hydragnn_hpo.data.build_plan import Piece, find_file, find_files, make_source, work_path
-    from hydragnn_hpo.data.columns import Columns, Graph, GraphSet, Names, columns_of, offsets
+    from hydragnn_hpo.data.columns import (
+        Columns,
+        Graph,
+        GraphSet,
+        Names,
+        columns_of,
+        contain_others,
+        offsets,
+    )
     from hydragnn_hpo.data.composition import Compositions
     from hydragnn_hpo.data.convert_pieces import read_piece
     from hydragnn_hpo.data.edge_pairs import load_cached_layout
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.graph_sizes import size_stats
     from hydragnn_hpo.data.mixture import Mixture, close, unite
     from hydragnn_hpo.data.normalize import expand_mean
-    from hydragnn_hpo.data.properties import make_identifier
+    from hydragnn_hpo.data.properties import FAR, make_identifier, mark_far
     from hydragnn_hpo.data.pyg_dataset import GraphStore, PygDataset
     from hydragnn_hpo.data.quality import UnresolvedTwins, check_store, find_twins_of_models
     from hydragnn_hpo.data.store_access import open_store
@@ -50,6 +58,7 @@ __all__ = [
     "Columns",
     "Compositions",
     "DataFile",
+    "FAR",
     "Graph",
     "GraphSet",
     "GraphStore",
@@ -73,6 +82,7 @@ __all__ = [
     "columns_of",
     "compare_forces",
     "compute_laplacian_encodings",
+    "contain_others",
     "cut_filler",
     "deal_folds",
     "describe_store",
@@ -90,6 +100,7 @@ __all__ = [
     "make_batch",
     "make_identifier",
     "make_source",
+    "mark_far",
     "offsets",
     "open_store",
     "pad_batch",

@@ -32,6 +32,7 @@ from hydragnn_hpo.data.columns import (
 )
 from hydragnn_hpo.data.convert_pieces import Record, read_chunk, read_names
 from hydragnn_hpo.data.graph_sizes import SizeTally
+from hydragnn_hpo.data.label_sharing import find_sparse_labels, mark_unlabelled
 from hydragnn_hpo.data.normalize import fit_attribute_stats, fit_target_stats
 from hydragnn_hpo.data.splits import TEST, assign_splits
 from hydragnn_hpo.data.store_index import PartEntry, StoreColumn
@@ -112,7 +113,8 @@ def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Pa
         bad = _sort_bad(plan, [*bad, *repeated])
         check_bad_structures(bad, total, plan.card.max_bad, out)
     light, published, sizes = _read_light_columns(plan.card, windows, work)
-    split = assign_splits(light.group, published, plan.card.split, plan.card.name)
+    labels = find_sparse_labels(light)
+    split = assign_splits(light.group, published, plan.card.split, plan.card.name, labels)
     light.split[:] = split
     counts = np.bincount(split, minlength=len(SPLITS))
     stats: StatsWithoutSizes = {
@@ -122,7 +124,7 @@ def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Pa
         "test_seen": _count_test_leakage(light),
         "groups": len(np.unique(light.group[split != SPLITS.index("test")])),
         "quarantined": len(bad),
-        "targets": fit_target_stats(light, plan.card.targets),
+        "targets": mark_unlabelled(light, fit_target_stats(light, plan.card.targets)),
         "attributes": fit_attribute_stats(light),
         "laplacian": plan.card.graphs.laplacian,
     }

@@ -7,7 +7,7 @@ is ``positions[receiver] + edge_shift @ cell - positions[sender]``.
 Shapes: G graphs, N nodes, E edges (of all graphs together).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast, overload
 
@@ -264,6 +264,22 @@ class Columns:
             ),
             stats=self.stats,
         )
+
+
+def contain_others(columns: Columns, elements: Collection[int], *, node: bool) -> NDArray[np.bool_]:
+    """Check which rows have another element than those given, [R].
+
+    Args:
+        columns: some graphs.
+        elements: atomic numbers.
+        node: True for one row per node, False for one row per graph.
+    """
+    others: NDArray[np.bool_] = ~np.isin(columns.numbers, list(elements))
+    if node:
+        return others
+    graph = np.repeat(np.arange(columns.num_graphs), columns.num_nodes())
+    rows: NDArray[np.bool_] = np.bincount(graph[others], minlength=columns.num_graphs) > 0
+    return rows
 
 
 def columns_of(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hydragnn_hpo.config import SPLITS, TrainConfig
 from hydragnn_hpo.data.columns import Columns, GraphSet, join_columns, without_edges
+from hydragnn_hpo.data.label_sharing import SparseLabels, share_labels
 from hydragnn_hpo.data.normalize import refit_target_stats
 from hydragnn_hpo.data.splits import TEST, deal_groups, group_rows
 from hydragnn_hpo.errors import DataError
@@ -35,7 +36,8 @@ def deal_folds(graphs: GraphSet, folds: int, seed: int) -> NDArray[np.int8]:
 
     Returns:
         Fold of each graph, from 0, or ``NONE``, [G]; the folds hold about the same number of
-        graphs, and each of them at least one group.
+        graphs, and each of them at least one group and, where enough groups have some, labels of
+        each target.
 
     Raises:
         DataError: there are fewer groups than folds.
@@ -48,7 +50,9 @@ def deal_folds(graphs: GraphSet, folds: int, seed: int) -> NDArray[np.int8]:
             f"for {folds} folds; lower ensemble.folds."
         )
     result = np.full(graphs.num_graphs, NONE, dtype=np.int8)
-    result[free] = deal_groups(rows, np.full(folds, 1.0 / folds), seed, len(free))
+    dealt = deal_groups(rows, np.full(folds, 1.0 / folds), seed, len(free))
+    labels = [SparseLabels(graphs.known(name)[free] > 0) for name in graphs.levels]
+    result[free] = share_labels(dealt, rows, [one for one in labels if not one.rows.all()])
     return result
 
 

@@ -36,6 +36,7 @@ from hydragnn_hpo.data.duplicates import (
 )
 from hydragnn_hpo.data.force_check import LabelledStructure, compare_forces, read_labels
 from hydragnn_hpo.data.graph_sizes import edge_lengths
+from hydragnn_hpo.data.properties import mark_far
 from hydragnn_hpo.data.store_index import Index, check_files, read_checked_stats, read_index
 from hydragnn_hpo.data.store_parts import WindowReader
 from hydragnn_hpo.data.store_summary import Scan, Spread, measure_spread, read_windows, scan_store
@@ -205,6 +206,9 @@ class OutlierReport(TypedDict):
     """Number of known values."""
     count: int
     """Number of outliers."""
+    far: int
+    """Number of structures with one that is far from all others, see ``properties.mark_far``; these
+    are the first rows."""
     rows: Sequence[OutlierRow | NodeOutlierRow]
     """Structures with an outlier, the farthest first."""
 
@@ -808,8 +812,15 @@ def _report_leakage(
 
 
 def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> OutlierReport:
-    far = np.flatnonzero(np.abs(spread.z) > limit)
-    far = far[np.argsort(-np.abs(spread.z[far]), kind="stable")]
+    known = np.isfinite(spread.rest)
+    # too few values, as those of a rare element, have no scale of their own
+    scales = spread.scale[spread.scale > 0]
+    usual = float(np.median(scales)) if len(scales) else 1.0
+    away = np.where(known, spread.rest / np.where(spread.scale > 0, spread.scale, usual), 0.0)
+    apart = np.zeros(len(away), dtype=bool)
+    apart[known] = mark_far(away[known])
+    far = np.flatnonzero((np.abs(spread.z) > limit) | apart)
+    far = far[np.argsort(-np.abs(away[far]), kind="stable")]
     target, values = scan.stats["targets"][name], scan.scores[name]
     by_node = target["level"] == "node"
     offset = scan.node_offset
@@ -825,7 +836,6 @@ def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> Out
             rows.append({**named, "atom": atom, "atoms": atoms, "value": value, "z": z})
         else:
             rows.append({**named, "value": value, "z": z})
-    known = np.isfinite(spread.rest)
     return {
         "level": target["level"],
         "unit": shown_unit(target),
@@ -834,6 +844,7 @@ def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> Out
         "scale": float(np.median(spread.scale[known])) if known.any() else 0.0,
         "values": int(known.sum()),
         "count": len(far),
+        "far": len(np.unique(graphs[apart[far]])),
         "rows": rows,
     }
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config import SPLITS, TRAJECTORY, SplitConfig
+from hydragnn_hpo.data.label_sharing import SparseLabels, share_labels
 from hydragnn_hpo.data.trajectories import FoundRuns
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.sanitize import escape_line
@@ -36,18 +37,20 @@ def assign_splits(
     published: Sequence[str | None],
     config: SplitConfig,
     name: str,
+    labels: Sequence[SparseLabels] = (),
 ) -> NDArray[np.int8]:
     """Return the split of every structure as an index into ``SPLITS``, [G].
 
     Groups are shuffled by the seed and assigned one by one to the split that lacks the most
-    structures, so that each group is in one split. A published test split is kept unchanged, even
-    where it divides groups.
+    structures, so that each group is in one split; see ``share_labels`` for targets that few have.
+    A published test split is kept unchanged, even where it divides groups.
 
     Args:
         groups: group of each structure, [G]: names, or numbers that sort like the names.
         published: published split of each structure, [G]; None where it has none.
         config: shares, seed, and which published value means test.
         name: name of the data set, for errors.
+        labels: of the targets that some structures lack.
 
     Raises:
         DataError: a split would be empty, or the published test split has no structure.
@@ -66,7 +69,8 @@ def assign_splits(
             "add structures or choose another split.group."
         )
     free = np.flatnonzero(~fixed)
-    result[free] = deal_groups(rows, shares / shares.sum(), config.seed, len(free))
+    dealt = deal_groups(rows, shares / shares.sum(), config.seed, len(free))
+    result[free] = share_labels(dealt, rows, [one.of_rows(free) for one in labels])
     return result
 
 

@@ -15,6 +15,7 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.properties import (
+    FAR,
     Array,
     Level,
     Property,
@@ -22,6 +23,7 @@ from hydragnn_hpo.data.properties import (
     explain_rejection,
     explain_selection,
     make_identifier,
+    mark_far,
     normalize_name,
 )
 from hydragnn_hpo.data.structure import LARGEST, MISSING_CLASSES, name_class
@@ -39,6 +41,9 @@ MOST_CLASSES, MIN_OF_CLASS = 10, 5
 
 MAX_HEADS = 8
 """Largest number of targets that get a head in the first campaign."""
+
+_DIRECTED = (3, 6, 9)
+"""Numbers of components of vectors and tensors, whose lengths are compared."""
 
 UNKNOWN = "?"
 """Unit in a card that the user has to replace; ``CardConfig`` refuses it."""
@@ -1077,21 +1082,45 @@ class _Proposer:
                 f"'{escape_line(min(texts))[:40]}': up to 1 % are set aside by themselves; where a "
                 "value is missing, leave the cell empty."
             )
-        if not prop.scalar:
+        self._warn_of_far(prop, name, total=total)
+
+    def _warn_of_far(self, prop: Property, name: str, *, total: bool) -> None:
+        """Add a warning about values, or lengths of vectors, that are far from all others.
+
+        Args:
+            prop: the property.
+            name: its name, to be shown.
+            total: whether it is a total energy, which is compared per atom.
+        """
+        if prop.scalar:
+            values = compared = prop.values[prop.known, 0]
+        elif prop.width in _DIRECTED:
+            values = compared = _largest_sizes(prop)
+        else:
             return
-        values = compared = prop.values[prop.known, 0]
+        if not len(values):
+            return
         if total:
             compared = values / self.counts[prop.structure[prop.known]].sum(axis=1)
         low, middle, high = np.quantile(compared, [0.05, 0.5, 0.95])
-        away = np.abs(compared - middle)
-        far = away > 20.0 * max(high - low, float(np.std(compared)) / 2.0, 1e-12)
+        away, far = np.abs(compared - middle), mark_far(compared)
+        if prop.scalar:
+            far |= away > FAR * max(high - low, float(np.std(compared)) / 2.0, 1e-12)
         if far.any():
+            what = "values" if prop.scalar else "structures"
             self.warnings.append(
-                f"{name} has {int(far.sum())} of {len(values)} values far from all others"
+                f"{name} has {int(far.sum())} of {len(values)} {what} far from all others"
                 f"{' per atom' if total else ''} (as {values[away.argmax()]:.4g}, the median is "
-                f"{np.median(values):.4g}): a marker for missing values? 'dataset "
+                f"{np.median(values):.4g}): wrong, or a marker for missing values? 'dataset "
                 "check' names them."
             )
+
+
+def _largest_sizes(prop: Property) -> Array:
+    """Return the largest length of a vector, or norm of a tensor, of each structure with one."""
+    lengths = np.linalg.norm(prop.values[prop.known], axis=1)
+    _, first = np.unique(prop.structure[prop.known], return_index=True)  # structures are in order
+    return np.asarray(np.maximum.reduceat(lengths, first)) if len(first) else lengths
 
 
 def _find_two_classes(values: Array) -> tuple[str, ...]:

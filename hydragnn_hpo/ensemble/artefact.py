@@ -12,7 +12,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +59,7 @@ from hydragnn_hpo.config import (
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.data import expand_mean
-from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
+from hydragnn_hpo.ensemble.calibrate import Calibration, Strata, groups_for
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_arrays
 from hydragnn_hpo.ensemble.local_descriptors import FORMS, LocalModels, unstack_models
@@ -638,6 +638,28 @@ class Manifest(Config):
         own = {} if local is None else {LOCAL_MEMBER: local.weight}
         rest = 1.0 - sum(own.values())
         return own | {m.trial: rest * m.weights[head] for m in self.members if head in m.weights}
+
+    def unguaranteed(self, levels: Iterable[int], heads: Container[str] | None = None) -> list[str]:
+        """Return a sentence for each head that had too few groups for the intervals of a level.
+
+        Args:
+            levels: levels that are shown, in percent.
+            heads: names of the heads that are shown; None for all.
+        """
+        sentences, shown = [], sorted(set(levels))
+        for name, head in self.heads.items():
+            if heads is not None and name not in heads:
+                continue
+            few = [level for level in shown if not head.calibration.guaranteed(level / 100)]
+            if few:
+                named = (
+                    f"{level} % interval (it takes {groups_for(level / 100)})" for level in few
+                )
+                sentences.append(
+                    f"head '{name}' was calibrated on {head.calibration.groups} groups, too few "
+                    f"for a guaranteed {' or '.join(named)}: raise the share of cal."
+                )
+        return sentences
 
     def units(self) -> dict[str, str]:
         """Return the units of all heads as they are shown.

@@ -25,6 +25,7 @@ from hydragnn_hpo.ensemble.artefact import (
     Manifest,
     find_constants,
 )
+from hydragnn_hpo.ensemble.calibrate import LEVELS
 from hydragnn_hpo.ensemble.calibration_data import to_arrays
 from hydragnn_hpo.ensemble.descriptors import features_to_arrays
 from hydragnn_hpo.ensemble.error_factors import ErrorFactors
@@ -131,6 +132,10 @@ kept together when the data was split, and the atoms of one structure, are one g
 | `{{ name }}` | {{ fit.a | number }} | {{ fit.c | number }} | {{ fit.b | number }} | \
 {% for level in ("0.5", "0.8", "0.9", "0.95") %}{{ fit.quantiles.get(level) | number }} | \
 {% endfor %}{{ fit.groups }} | {{ fit.rows }} |
+{% endfor %}
+{% for sentence in unguaranteed %}
+
+Beware: {{ sentence }}
 {% endfor %}
 {% for name, head in heads.items() if head.calibration.factors %}
 
@@ -287,6 +292,7 @@ def render_model_card(
             for name, head in manifest.heads.items()
             if head.elements not in (None, manifest.elements)
         },
+        unguaranteed=manifest.unguaranteed(round(100 * level) for level in LEVELS),
         facts=_data_facts(manifest),
         method={"greedy": "weighted by errors", "top": "the best by validation"}[made.method],
         software=versions + ([f"commit {manifest.commit}"] if manifest.commit else []),

@@ -39,6 +39,7 @@ from hydragnn_hpo.data import (
     close,
     expand_mean,
     find_twins_of_models,
+    mark_far,
     open_store,
 )
 from hydragnn_hpo.ensemble.artefact import (
@@ -83,10 +84,10 @@ from hydragnn_hpo.ensemble.candidates import (
     read_truth,
 )
 from hydragnn_hpo.ensemble.class_probabilities import (
+    calibrate_probabilities,
     class_std,
     fit_temperature,
     log_losses,
-    temper,
 )
 from hydragnn_hpo.ensemble.cross_fit import calibrate_folds
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
@@ -94,6 +95,7 @@ from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
     EagerEngine,
     Member,
+    keep_heads,
     make_member,
     pieces,
     predict_in_halves,
@@ -131,6 +133,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     norm_errors,
 )
 from hydragnn_hpo.ensemble.verdict import (
+    FarValue,
     HeadEvidence,
     Published,
     RowFacts,
@@ -138,6 +141,7 @@ from hydragnn_hpo.ensemble.verdict import (
     collect_evidence,
     find_kinds,
     judge,
+    judge_missing,
     make_data_curve,
 )
 from hydragnn_hpo.errors import HydraError, RunError, StorageError, answer_of
@@ -238,6 +242,10 @@ def _load_nets(
     cross = isinstance(context, CrossContext)
     nets = list_nets(context, range(len(context.candidates)) if cross else choice.needed)
     tensors = {net.trial: read_checkpoint(net.trained.folder.best)[0] for net in nets}
+    if context.missing:
+        for net in nets:
+            own = tensors[net.trial]
+            tensors[net.trial] = keep_heads(own, net.trained.config, context.targets)
     return nets, [make_candidate_member(context, n, tensors[n.trial]) for n in nets], tensors
 
 
@@ -534,13 +542,13 @@ def evaluate_heads(
         (truth, mask), node = context.truth(name, "test"), context.is_node(name)
         truth, bounds = truth[mask], context.bounds(name)
         single = clip_to_bounds(predictions[name][0][mask], bounds)
-        single = _temper(single, simpler.temperatures.get(name))
+        single = _calibrate_mean(single, calibrations[name], simpler.temperatures.get(name))
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes["kept"], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, result.arrays["index"], node=node)
         elements = context.elements_of_row(name, "test")[np.flatnonzero(mask)]
         predicted = _on_labels(truth, mix, calibration, stratum[mask], elements)
-        known = _begin_evidence(context, name)
+        known = _begin_evidence(context, name, mask, predicted)
         rows = _describe_rows(context, name, mask, single, result)
         result.evidence.append(known := collect_evidence(known, predicted, calibration, rows))
         result.scores[name] = _head_scores(predicted, calibration, target) | {
@@ -553,6 +561,81 @@ def evaluate_heads(
         result.curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
         result.arrays.update(_head_arrays(name, predicted, calibration, mask))
     return result
+
+
+def _begin_evidence(
+    context: BuildContext, name: str, mask: np.ndarray, predicted: HeadOnLabels
+) -> HeadEvidence:
+    """Return what is known of a head: what it is, who predicted it, an error far from all others.
+
+    Args:
+        context: data shared by all steps of the build.
+        name: name of the head.
+        mask: its rows with a label on the test split.
+        predicted: the head on these rows.
+    """
+    target = context.targets[name]
+    best = find_published(card.targets[name] for card in context.cards if name in card.targets)
+    published = None if best is None else Published(best.mae, best.by)
+    classes, node = tuple(target.get("classes") or ()), context.is_node(name)
+    known = HeadEvidence(name, shown_unit(target), node, published=published, classes=classes)
+    errors = np.abs(predicted.residual).mean(axis=1)
+    if classes or not mark_far(errors).any():
+        return known
+    row, graph = int(errors.argmax()), context.graph_of_row(name, "test")[mask]
+    place = context.rows_of("test")[graph[row : row + 1]]
+    median = float(np.median(errors))
+    far = FarValue(context.graphs.take(place).ids[0], float(errors[row]), median, is_error=True)
+    return replace(known, far=far)
+
+
+def find_far_labels(context: BuildContext) -> dict[str, FarValue]:
+    """Find the labels of all splits that are far from all others.
+
+    Args:
+        context: data shared by all steps of the build.
+
+    Returns:
+        The farthest by head, if there is one; of atoms, vectors and tensors the largest size in a
+        structure, of total energies the farthest per atom.
+    """
+    rows, found = np.flatnonzero(context.graphs.split >= 0), dict[str, FarValue]()
+    names = [n for n, t in context.targets.items() if t["shape"] not in ("class", "spectrum")]
+    labels: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    sizes = context.graphs.num_nodes()[rows]
+    for columns in context.take(rows):
+        for name, values in labels.items():
+            values.append(_largest_labels(columns, name))
+    for name, values in labels.items():
+        value = np.concatenate(values)
+        known = np.flatnonzero(np.isfinite(value))
+        total = context.targets[name].get("energy") == "total"
+        compared = value[known] / sizes[known] if total else value[known]
+        if mark_far(compared).any():
+            place = known[np.abs(compared - np.median(compared)).argmax()]
+            name_of = context.graphs.take(rows[place : place + 1]).ids[0]
+            median = float(np.median(value[known]))
+            found[name] = FarValue(name_of, float(value[place]), median, is_error=False)
+    return found
+
+
+def _largest_labels(columns: Columns, name: str) -> np.ndarray:
+    """Return each graph's label of a target, or the largest size of those of its atoms, [G].
+
+    Args:
+        columns: some graphs.
+        name: name of the target.
+
+    Returns:
+        NaN for graphs without one.
+    """
+    values, mask = columns.targets[name], columns.masks[name]
+    if columns.levels[name] == "graph":
+        one = values[:, 0] if values.shape[1] == 1 else np.linalg.norm(values, axis=1)
+        return np.where(mask, one, np.nan)
+    sizes = np.where(mask, np.linalg.norm(values, axis=1), -1.0)
+    largest = np.maximum.reduceat(sizes, columns.node_offset[:-1])
+    return np.where(largest < 0, np.nan, largest)
 
 
 def _on_labels(
@@ -571,14 +654,24 @@ def _on_labels(
         stratum: stratum of each row, [R].
         elements: 1 for each element that a row contains, [R, 119].
     """
-    mean, factor = mix.mean, calibration.factor(elements, mix.mean)
-    mean = _temper(mean, calibration.temperature)
+    mean = _calibrate_mean(mix.mean, calibration, calibration.temperature)
+    factor = calibration.factor(elements, mix.mean)
     return HeadOnLabels(truth, mean, mix.spread, mix.noise, stratum, factor)
 
 
-def _temper(mean: np.ndarray, temperature: float | None) -> np.ndarray:
-    """Return predictions, [R, w]; of a head that has a temperature, tempered probabilities."""
-    return mean if temperature is None else temper(mean, temperature)
+def _calibrate_mean(
+    mean: np.ndarray, calibration: Calibration, temperature: float | None
+) -> np.ndarray:
+    """Return predictions, [R, w]; of a head that has a temperature, calibrated probabilities.
+
+    Args:
+        mean: predictions, [R, w].
+        calibration: calibration of the head.
+        temperature: used instead of that of the calibration.
+    """
+    if temperature is None:
+        return mean
+    return calibrate_probabilities(mean, replace(calibration, temperature=temperature))
 
 
 def _error(context: BuildContext, name: str, mean: np.ndarray, truth: np.ndarray) -> float:
@@ -661,14 +754,6 @@ def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> lis
     return added
 
 
-def _begin_evidence(context: BuildContext, name: str) -> HeadEvidence:
-    """Return what is known of a head without predictions, as its smallest published error."""
-    best = find_published(card.targets[name] for card in context.cards if name in card.targets)
-    published = None if best is None else Published(best.mae, best.by)
-    unit = shown_unit(context.targets[name])
-    return HeadEvidence(name, unit, context.is_node(name), published=published)
-
-
 def collect_search_evidence(context: BuildContext) -> SearchEvidence:
     """Collect what the verdict needs to know about the search and its best trial."""
     best, curve = context.candidates[0], dict[int, float]()
@@ -689,8 +774,13 @@ def _judge(
     context: BuildContext, tested: TestResult, joined: JoinedModels
 ) -> list[VerdictSentence]:
     """Return the verdict on the heads and on the search."""
-    heads = [replace(head, local=joined.judged.get(head.name)) for head in tested.evidence]
-    return judge(add_data_curves(context, heads), collect_search_evidence(context))
+    far = find_far_labels(context)
+    heads = [
+        replace(head, local=joined.judged.get(head.name), far=far.get(head.name, head.far))
+        for head in tested.evidence
+    ]
+    missing = [judge_missing(name, splits) for name, splits in context.missing.items()]
+    return missing + judge(add_data_curves(context, heads), collect_search_evidence(context))
 
 
 def _center(target: TargetStats) -> np.ndarray:
@@ -1173,12 +1263,8 @@ def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
             f"no trial reached the full budget, the best, {best}, was stopped at a rung; run the "
             "campaign to its end."
         )
-    for name, head in manifest.heads.items():
-        if not head.calibration.guaranteed(0.9):
-            warnings.append(
-                f"head '{name}' was calibrated on {head.calibration.groups} groups, too few for a "
-                "guaranteed 90 % interval (it takes 9): raise the share of cal."
-            )
+    warnings += manifest.unguaranteed((90,))
+    for name in manifest.heads:
         _, labelled = read_truth(context.graphs, name, context.rows_of("test"))
         left_out = int(labelled.sum() - context.truth(name, "test")[1].sum())
         if left_out:

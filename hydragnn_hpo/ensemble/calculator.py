@@ -32,7 +32,7 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
 )
 from hydragnn_hpo.ensemble.inference import Ensemble, compute_trust, head_prediction
 from hydragnn_hpo.ensemble.structure_batches import graph_of_atoms
-from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.errors import ConfigError, DataError, JobError
 
 VOIGT = (0, 4, 8, 5, 2, 1)
 """Positions of xx, yy, zz, yz, xz, xy in a row-major 3 x 3 matrix."""
@@ -214,6 +214,28 @@ class EnsembleCalculator(Calculator):
         self.ensemble = ensemble
         self.target = find_energy_head(ensemble, target)
         self.neighbors = VerletList(ensemble.rules, skin)
+
+    def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
+        """Return what changed since the last calculation; ASE itself does not look at ``info``.
+
+        Args:
+            atoms: the structure.
+            tol: largest difference of two numbers that are the same.
+
+        Returns:
+            Names of ASE's properties that changed; ``info`` if an attribute that members read did.
+        """
+        changes: list[str] = super().check_state(atoms, tol)  # type: ignore[no-untyped-call]
+        if self.atoms is not None and self._attributes(self.atoms) != self._attributes(atoms):
+            changes.append("info")
+        return changes
+
+    def _attributes(self, atoms: Atoms) -> dict[str, float] | None:
+        """Read the attributes of a structure; None if they are invalid, as ``calculate`` says."""
+        try:
+            return attributes_of(atoms, Place(Path("atoms"), 0, "0"), self.ensemble.rules)
+        except DataError:
+            return None
 
     def calculate(
         self,

@@ -550,6 +550,11 @@ def _starts(count: int) -> list[np.ndarray]:
     return [np.r_[factor * share, constant] for factor, constant in _STARTS for share in shares]
 
 
+def groups_for(level: float) -> int:
+    """Return the fewest groups with the conformal guarantee at a level between 0 and 1."""
+    return math.ceil(level / (1.0 - level) - 1e-9)
+
+
 @dataclass(frozen=True)
 class Calibration:
     """How one head's spread s and predicted variance v become sigma: sigma^2 = a s^2 + c v + b.

@@ -5,8 +5,8 @@ Shapes: C candidates, R rows of a head (graphs, or nodes of a node-level head), 
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeGuard
@@ -27,7 +27,7 @@ from hydragnn_hpo.config import (
     forward_flops,
     load_config,
 )
-from hydragnn_hpo.data import NONE, Columns, GraphSet, deal_folds
+from hydragnn_hpo.data import NONE, Columns, GraphSet, contain_others, deal_folds
 from hydragnn_hpo.ensemble.calibrate import (
     GRAPHS_TOGETHER,
     Strata,
@@ -36,7 +36,6 @@ from hydragnn_hpo.ensemble.calibrate import (
     graph_of_row,
     size_strata,
 )
-from hydragnn_hpo.ensemble.inference import contain_others
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.file_records import RankedTrial, StoreStats, TargetStats
 from hydragnn_hpo.files import read_json
@@ -319,6 +318,8 @@ class BuildContext:
     """Graphs, labels, splits and groups of that data."""
     candidates: list[Candidate]
     """The C trials to choose members from, best validation objective first."""
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Heads that the ensemble leaves out, and the splits without labels of them."""
 
     @property
     def targets(self) -> dict[str, TargetStats]:
@@ -419,18 +420,9 @@ class BuildContext:
             The values, [R, w] in the target's unit, and a mask, [R], of the rows with a label that
             the ensemble predicts: those whose elements have a label in training.
 
-        Raises:
-            RunError: no row has a label.
         """
         elements = self.labelled_elements[name]
-        values, mask = read_truth(self.graphs, name, self.rows_of(split), elements)
-        if not mask.any():
-            raise RunError(
-                f"{self.run.path}: no structure of the split '{split}' has the target '{name}' for "
-                "an element with a label in train: raise its share in the card's [split], or drop "
-                "the head."
-            )
-        return values, mask
+        return read_truth(self.graphs, name, self.rows_of(split), elements)
 
     def is_node(self, name: str) -> bool:
         """Check whether a target has one value per node."""
@@ -642,7 +634,48 @@ def open_build_context(run: RunDir, keep: int = 0) -> BuildContext:
     stores = [first.folder.path / entry.store for entry in first.config.data]
     cards = tuple(load_config(store / "card.toml", CardConfig) for store in stores)
     kind = CrossContext if configurations else BuildContext
-    return kind(run, campaign, cards, graphs, candidates)
+    return leave_out_heads(kind(run, campaign, cards, graphs, candidates))
+
+
+def leave_out_heads(context: BuildContext) -> BuildContext:
+    """Return a context without the heads that some split has no label of.
+
+    Args:
+        context: data of a build, with all heads of the trials.
+
+    Raises:
+        RunError: no head is left.
+    """
+    splits = tuple(dict.fromkeys((*context.judged, "cal", "test")))
+    missing = {
+        name: tuple(split for split in splits if not context.truth(name, split)[1].any())
+        for name in context.targets
+    }
+    for name, target in context.targets.items():
+        missing[name] = missing[name] or missing.get(target.get("derived_from") or "", ())
+    missing = {name: lacking for name, lacking in missing.items() if lacking}
+    if len(missing) == len(context.targets):
+        name, (split, *_) = next(iter(missing.items()))
+        raise RunError(
+            f"{context.run.path}: no structure of the split '{split}' has the target '{name}' for "
+            "an element with a label in train, and so no head is left: add labels, or raise the "
+            "shares in the card's [split], and start the campaign with another --run."
+        )
+    if not missing:
+        return context
+    candidates = [_without_heads(candidate, missing) for candidate in context.candidates]
+    return replace(context, candidates=candidates, missing=missing)
+
+
+def _without_heads(candidate: Candidate, missing: Collection[str]) -> Candidate:
+    """Return a candidate, and its fits, without some of their heads."""
+    heads = {name: head for name, head in candidate.config.heads.items() if name not in missing}
+    return replace(
+        candidate,
+        config=candidate.config.model_copy(update={"heads": heads}),
+        val_mae={name: mae for name, mae in candidate.val_mae.items() if name not in missing},
+        fits=tuple(_without_heads(fit, missing) for fit in candidate.fits),
+    )
 
 
 def _keep_nets(campaign: CampaignConfig, nets: int) -> CampaignConfig:

@@ -1,17 +1,19 @@
 """Probabilities of classes: temperature, sets of classes, and their scores.
 
-The members' probabilities are averaged, then sharpened or softened by one temperature. A set holds
+The members' probabilities are averaged, then sharpened or softened by one temperature, and end at
+what so many structures can say. A set holds
 the most probable class and every class whose probability is not below a threshold, which is the
 conformal quantile of 1 - p(true class): such sets are the smallest on average for their coverage.
 
 Shapes: R rows of a head (graphs or nodes), C classes.
 
 Source: Guo et al. (2017), On calibration of modern neural networks, ICML (temperature); Sadinle,
-Lei, Wasserman (2019), J. Am. Stat. Assoc. 114, 223 (least ambiguous sets).
+Lei, Wasserman (2019), J. Am. Stat. Assoc. 114, 223 (least ambiguous sets); Laplace (1774), Mem.
+Acad. R. Sci. 6, 621 (rule of succession).
 """
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import rankdata
 
 from hydragnn_hpo.ensemble.calibrate import (
@@ -56,22 +58,69 @@ def temper(probability: np.ndarray, temperature: float) -> np.ndarray:
     return tempered
 
 
+def largest_probability(groups: int) -> float:
+    """Return the probability of a class after as many groups that all have it: (n + 1) / (n + 2).
+
+    This is the rule of succession; more certainty than that has no data behind it.
+    """
+    return (groups + 1.0) / (groups + 2.0)
+
+
+def cap_probabilities(probability: np.ndarray, groups: int) -> np.ndarray:
+    """Return probabilities of which none is above ``largest_probability``, [..., C].
+
+    The other classes of a row share what is taken away in proportion; their order stays.
+
+    Args:
+        probability: of each class, [..., C]; rows of NaN stay.
+        groups: groups of structures that the probabilities were calibrated on.
+    """
+    cap, most = largest_probability(groups), probability.max(axis=-1, keepdims=True)
+    is_most = np.arange(probability.shape[-1]) == probability.argmax(axis=-1)[..., None]
+    others = np.where(is_most, 0.0, probability + np.finfo(float).tiny)
+    shared = (1.0 - cap) * others / others.sum(axis=-1, keepdims=True)
+    capped: np.ndarray = np.where(most > cap, np.where(is_most, cap, shared), probability)
+    return capped
+
+
+def calibrate_probabilities(probability: np.ndarray, calibration: Calibration) -> np.ndarray:
+    """Return the calibrated probabilities of a head of classes, [..., C].
+
+    Args:
+        probability: mean of the members, [..., C]; rows of NaN stay.
+        calibration: of the head.
+    """
+    assert calibration.temperature is not None, "no head of classes"
+    return cap_probabilities(temper(probability, calibration.temperature), calibration.groups)
+
+
 def fit_temperature(probability: np.ndarray, truth: np.ndarray, weight: np.ndarray) -> float:
     """Return the temperature of the smallest weighted log-loss.
+
+    It is so high that the mean of the largest probabilities is at most ``largest_probability``.
 
     Args:
         probability: mean of the members, [R, C].
         truth: one-hot labels, [R, C].
-        weight: weight of each row, [R], > 0.
+        weight: weight of each row, [R], > 0; those of a group sum to 1.
     """
+    groups, limit = round(float(weight.sum())), float(np.log(HOTTEST))
+
+    def excess(log_temperature: float) -> float:
+        tempered = temper(probability, float(np.exp(log_temperature)))
+        confidence = np.average(tempered.max(axis=1), weights=weight)
+        return float(confidence) - largest_probability(groups)
 
     def cost(log_temperature: float) -> float:
         tempered = temper(probability, float(np.exp(log_temperature)))
-        return float(weight @ log_losses(tempered, truth))
+        return float(weight @ log_losses(cap_probabilities(tempered, groups), truth))
 
-    limit = float(np.log(HOTTEST))
-    fit = minimize_scalar(cost, bounds=(-limit, limit), method="bounded")
-    return float(np.exp(fit.x)) if fit.fun < cost(0.0) else 1.0
+    if excess(limit) >= 0.0:
+        return HOTTEST
+    lowest = -limit if excess(-limit) <= 0.0 else float(brentq(excess, -limit, limit))
+    fit = minimize_scalar(cost, bounds=(lowest, limit), method="bounded")
+    usual = max(lowest, 0.0)
+    return float(np.exp(fit.x if fit.fun < cost(usual) else usual))
 
 
 def calibrate_classes(
@@ -96,7 +145,8 @@ def calibrate_classes(
     """
     weight, groups = group_weights(group)
     temperature = fit_temperature(probability, truth, weight)
-    scores = 1.0 - (temper(probability, temperature) * truth).sum(axis=1)
+    calibrated = cap_probabilities(temper(probability, temperature), groups)
+    scores = 1.0 - (calibrated * truth).sum(axis=1)
     return Calibration(
         a=1.0,
         b=SMALLEST,

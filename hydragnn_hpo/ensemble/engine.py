@@ -182,6 +182,28 @@ def make_member(
     return Member(config.trial, weights, model, config.model.cutoff, dtype, cap, signature)
 
 
+def keep_heads(
+    tensors: Mapping[str, Tensor], config: TrialConfig, targets: Targets
+) -> dict[str, Tensor]:
+    """Return the weights that a net has without the heads that were removed from its configuration.
+
+    Args:
+        tensors: weights and buffers by name, of all heads that were trained.
+        config: configuration of the trial, with the heads to keep.
+        targets: statistics of the targets of these heads.
+
+    Returns:
+        Tensors by name.
+    """
+    fresh = _build_net(config, targets).state_dict()
+    # the weights of the heads in the loss are one tensor, which no prediction reads
+    return {
+        name: tensors[name] if tensors[name].shape == value.shape else value
+        for name, value in fresh.items()
+        if name in tensors
+    }
+
+
 def _build_net(config: TrialConfig, targets: Targets) -> MultiHeadGNN:
     """Build a trial's net, with the kernels that this machine has."""
     plan = config.model.model_copy(update={"kernels": "auto"})

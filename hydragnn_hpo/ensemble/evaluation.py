@@ -16,7 +16,14 @@ from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
 from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel
-from hydragnn_hpo.ensemble.calibrate import SYMBOLS, By, Strata, clip_to_bounds, size_strata
+from hydragnn_hpo.ensemble.calibrate import (
+    LEVELS,
+    SYMBOLS,
+    By,
+    Strata,
+    clip_to_bounds,
+    size_strata,
+)
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import (
@@ -356,7 +363,11 @@ def evaluate_ensemble(
     facts = structures.facts(by)
     done = Evaluation({}, len(trust), facts.compositions, trust, errors)
     for name, rows in parts.items():
-        _evaluate_head(done, name, ensemble.manifest.heads[name], rows, facts)
+        if rows:
+            _evaluate_head(done, name, ensemble.manifest.heads[name], rows, facts)
+    done.warnings += ensemble.manifest.unguaranteed(
+        [round(100 * level) for level in LEVELS], done.heads
+    )
     if not done.heads:
         reason = f" ({errors[0]})" if errors else ""
         raise DataError(
@@ -496,8 +507,6 @@ def _evaluate_head(
         rows: of the head, batch after batch.
         structures: facts of all structures.
     """
-    if not rows:
-        return
     *whole, elements, descriptor, graph, atom, distance = _join_parts(rows)
     predicted, simpler = HeadOnLabels(*whole), {"elements": elements, "descriptor": descriptor}
     broken = ~np.isfinite(predicted.mean).all(axis=1)
@@ -517,7 +526,8 @@ def _evaluate_head(
     kinds = structures.kinds_of_rows(graph, atom, node=node)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
     facts = _describe_rows(entry, predicted, simpler, every, graph=graph, atom=atom)
-    evidence = collect_evidence(HeadEvidence(name, entry.shown_unit, node), predicted, known, facts)
+    head = HeadEvidence(name, entry.shown_unit, node, classes=tuple(entry.classes or ()))
+    evidence = collect_evidence(head, predicted, known, facts)
     figures["elements_mae"] = _mae_of(evidence.elements)
     figures["descriptor_mae"] = _mae_of(evidence.descriptor)
     by_distance = _compare_with_distance(predicted, distance, facts.group)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hydragnn_hpo.config import TrialConfig, reads_positions
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
-from hydragnn_hpo.data import Columns, GraphSet, Rules, offsets
+from hydragnn_hpo.data import Columns, GraphSet, Rules, contain_others, offsets
 from hydragnn_hpo.ensemble.artefact import (
     LOCAL_MEMBER,
     ArtefactContent,
@@ -34,7 +34,12 @@ from hydragnn_hpo.ensemble.artefact import (
     read_artefact,
 )
 from hydragnn_hpo.ensemble.calibrate import Moments, Strata, clip_to_bounds, largest_per_graph
-from hydragnn_hpo.ensemble.class_probabilities import class_sets, class_std, temper
+from hydragnn_hpo.ensemble.class_probabilities import (
+    calibrate_probabilities,
+    cap_probabilities,
+    class_sets,
+    class_std,
+)
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
@@ -122,15 +127,14 @@ def _class_prediction(
         stratum: name of each row's stratum, [R]; None if all share their thresholds.
     """
     fit = head.calibration
-    assert fit.temperature is not None
-    probability = temper(mean, fit.temperature)
+    probability = calibrate_probabilities(mean, fit)
     return HeadPrediction(
         probability,
         class_std(probability),
         spread,
         *class_sets(probability, fit, 0.9, stratum),
         bounds={level: class_sets(probability, fit, level / 100, stratum) for level in levels},
-        members=members,
+        members={name: cap_probabilities(own, fit.groups) for name, own in members.items()},
     )
 
 
@@ -164,22 +168,6 @@ def find_unlabelled(head: HeadEntry, columns: Columns) -> np.ndarray:
 
 def _reads_positions(head: HeadEntry) -> bool:
     return reads_positions({"origin": head.origin})
-
-
-def contain_others(columns: Columns, elements: Sequence[int], *, node: bool) -> np.ndarray:
-    """Check which rows have another element than those given, [R].
-
-    Args:
-        columns: some graphs.
-        elements: atomic numbers.
-        node: True for one row per node, False for one row per graph.
-    """
-    others = ~np.isin(columns.numbers, elements)
-    if node:
-        return others
-    graph = np.repeat(np.arange(columns.num_graphs), columns.num_nodes())
-    rows: np.ndarray = np.bincount(graph[others], minlength=columns.num_graphs) > 0
-    return rows
 
 
 def compute_trust(
@@ -319,6 +307,7 @@ class Ensemble:
         self.features: TrainingFeatures | None = None  # those of the file, see ``load``
         self.local: LocalModels | None = None  # likewise
         self.local_members: tuple[LocalMember, ...] = ()  # likewise
+        self._warned: set[str] = set()
         self.device = torch.device(device)
         self.members = tuple(sorted(members, key=lambda member: member.trial))
         for member in self.members:
@@ -406,6 +395,7 @@ class Ensemble:
             DataError: a structure cannot become a graph, or the store's edges are too short.
         """
         columns = self._columns(structures)
+        self._warn_of_levels(() if columns is structures else (90, *levels))  # commands say it
         indices = np.arange(columns.num_graphs) if indices is None else np.asarray(indices)
         parts: dict[str, list[Moments]] = {name: [] for name in self.manifest.heads}
         values: dict[str, MemberValues] = {name: {} for name in self.manifest.heads}
@@ -420,6 +410,13 @@ class Ensemble:
         }
         trust = compute_trust(self.manifest, here, heads)
         return Prediction(heads, trust, self._describe(structures, columns, indices))
+
+    def _warn_of_levels(self, levels: Sequence[int]) -> None:
+        """Log once what had too few groups for the intervals of some levels, in percent."""
+        for sentence in self.manifest.unguaranteed(levels):
+            if sentence not in self._warned:
+                self._warned.add(sentence)
+                logger.warning("%s", sentence)
 
     def _describe(
         self, structures: Columns | Atoms | Sequence[Atoms], columns: Columns, indices: np.ndarray

@@ -76,7 +76,8 @@ def describe_atoms(columns: Columns, cutoff: float, channels: np.ndarray) -> np.
     first, second = np.triu_indices(count)
     for order in range(1, ANGULAR_ORDER + 1):
         angular = _angular_moments(directions, order)
-        summed = gather @ (radial * angular[:, None, :]).reshape(len(lengths), -1)
+        width = ANGULAR_SHELLS * angular.shape[1]  # -1 is ambiguous without edges
+        summed = gather @ (radial * angular[:, None, :]).reshape(len(lengths), width)
         moments = summed.reshape(nodes, count, ANGULAR_SHELLS, angular.shape[1])
         products = np.einsum("nckm,ndkm->ncdk", moments, moments, optimize=True)
         parts.append(products[:, first, second].reshape(nodes, -1))
@@ -104,7 +105,8 @@ def describe_directions(
     if order == 2:
         angular = (angular[:, :, None] * angular[:, None, :]).reshape(-1, 9) @ TRACELESS.T
     radial = _radial_functions(lengths, cutoff, SHELLS)[:, None, :]
-    summed = gather @ (angular[:, :, None] * radial).reshape(len(lengths), -1)
+    width = angular.shape[1] * SHELLS  # -1 is ambiguous without edges
+    summed = gather @ (angular[:, :, None] * radial).reshape(len(lengths), width)
     shape = (len(columns.numbers), channels.shape[1], angular.shape[1], SHELLS)
     densities: np.ndarray = summed.reshape(shape).swapaxes(1, 2)
     return densities.reshape(len(columns.numbers), angular.shape[1], -1)

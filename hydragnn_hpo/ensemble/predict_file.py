@@ -234,6 +234,7 @@ class PredictPipeline:
         outcome.files = tuple(self.writer.join(shares, self.parts.out))
         outcome.lacking = self.writer.layout.lacking(outcome.kept)
         outcome.constants = self.model.constants
+        outcome.unguaranteed = self.writer.layout.unguaranteed()
         self.parts.remove()
         return outcome
 
@@ -347,6 +348,7 @@ def stream_rows(
     Raises:
         DataError: the input holds no structure.
     """
+    outcome.unguaranteed = columns.unguaranteed()
     for batch in read_structures(reader):
         outcome.add_batch(batch)
         yield predict_rows(model, batch, columns)

@@ -167,6 +167,14 @@ class OutputColumns:
             return []
         return sorted(self.manifest.shares(name))
 
+    def unguaranteed(self) -> tuple[str, ...]:
+        """List the heads that had too few groups for the intervals of some level.
+
+        Returns:
+            A sentence for each.
+        """
+        return tuple(self.manifest.unguaranteed(self.levels))
+
     def lacking(self, present: Container[str]) -> tuple[str, ...]:
         """Find the keys to copy that no structure had.
 
@@ -241,6 +249,8 @@ class PredictOutcome:
     """The files of the output, the main one first."""
     lacking: tuple[str, ...] = ()
     """Keys to copy that no structure had."""
+    unguaranteed: tuple[str, ...] = ()
+    """A sentence for each head with too few groups for the intervals that are written."""
     incomplete: list[str] = field(default_factory=list)
     """A sentence for each file that could be read only in part."""
     constants: dict[str, float] = field(default_factory=dict)

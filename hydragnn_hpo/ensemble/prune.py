@@ -18,7 +18,11 @@ from hydragnn_hpo.ensemble.artefact import (
     describe_needs,
 )
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData
-from hydragnn_hpo.ensemble.class_probabilities import class_sets, log_losses, temper
+from hydragnn_hpo.ensemble.class_probabilities import (
+    calibrate_probabilities,
+    class_sets,
+    log_losses,
+)
 from hydragnn_hpo.errors import ConfigError, unknown
 
 _NO_CALIBRATION_DATA = (
@@ -204,7 +208,7 @@ def _quality(
     head, moments = data.heads[name], data.moments(name, weights, entry.bounds)
     fit = entry.calibration
     if fit.temperature is not None:
-        probability = temper(moments.mean[head.mask], fit.temperature)
+        probability = calibrate_probabilities(moments.mean[head.mask], fit)
         sizes = class_sets(probability, fit)[1].sum(axis=1)
         return float(log_losses(probability, head.truth[head.mask]).mean()), float(sizes.mean())
     error = np.abs(moments.mean - head.truth)[head.mask]

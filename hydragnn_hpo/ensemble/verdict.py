@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from ase.data import chemical_symbols
 
+from hydragnn_hpo.data import FAR
 from hydragnn_hpo.ensemble.calibrate import Calibration, size_strata
 from hydragnn_hpo.ensemble.class_probabilities import as_probabilities, class_sets, log_losses
 from hydragnn_hpo.ensemble.uncertainty_scores import (
@@ -106,6 +107,19 @@ class Published(NamedTuple):
     """Name of the model."""
 
 
+class FarValue(NamedTuple):
+    """A label, or an error, that is far from all others."""
+
+    id: str
+    """Name of its structure."""
+    value: float
+    """In the unit."""
+    median: float
+    """Of all others, in the unit."""
+    is_error: bool
+    """Whether it is an error on the tested structures, and not a label of any split."""
+
+
 @dataclass(frozen=True)
 class HeadEvidence:
     """What is known about one head on labelled structures."""
@@ -116,6 +130,10 @@ class HeadEvidence:
     """Whether it has one value per atom."""
     score: Literal["MAE", "log-loss"] = "MAE"
     """What its error is: the log-loss in nats for classes."""
+    classes: tuple[str, ...] = ()
+    """Names of its classes."""
+    class_groups: tuple[int, ...] = ()
+    """Groups of structures that have each class."""
     mae: float = math.nan
     groups: int = 0
     """Groups of structures that the figures rest on."""
@@ -140,11 +158,26 @@ class HeadEvidence:
     kinds: tuple[KindCoverage, ...] = ()
     published: Published | None = None
     data: DataCurve | None = None
+    far: FarValue | None = None
+    """The farthest of the labels, or of the errors, that are far from all others."""
 
     @property
     def is_class(self) -> bool:
         """Whether it predicts classes."""
         return self.score == "log-loss"
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The classes that no structure has.
+
+        Returns:
+            Their names; none of a head of numbers.
+        """
+        return tuple(
+            name
+            for name, groups in zip(self.classes, self.class_groups, strict=False)
+            if not groups
+        )
 
     @property
     def constant(self) -> str:
@@ -329,9 +362,13 @@ def _collect_class_evidence(
     }
     sets = class_sets(predicted.mean, calibration, 0.9, predicted.stratum)[1]
     inside = (sets * predicted.truth).sum(axis=1)
+    chosen = predicted.truth.argmax(axis=1)
     return replace(
         head,
         score="log-loss",
+        class_groups=tuple(
+            len(np.unique(rows.group[chosen == place])) for place in range(len(head.classes))
+        ),
         mae=float(own.mean()),
         groups=len(np.unique(rows.group)),
         inside=float(inside.mean()),
@@ -347,10 +384,18 @@ def _collect_class_evidence(
 def judge(
     heads: Sequence[HeadEvidence], search: SearchEvidence | None = None
 ) -> list[VerdictSentence]:
-    """Return the sentences of all rules, head by head, and those on the search."""
-    sentences = [rule(head) for head in heads for rule in HEAD_RULES]
-    sentences += [rule(search) for rule in SEARCH_RULES] if search else []
-    return [sentence for sentence in sentences if sentence is not None]
+    """Return the sentences of all rules, head by head, and those on the search.
+
+    A head of classes one of which was never seen is not praised.
+    """
+    sentences = [
+        sentence
+        for head in heads
+        for sentence in (rule(head) for rule in HEAD_RULES)
+        if sentence is not None and not (head.absent and sentence["level"] == "good")
+    ]
+    of_search = [rule(search) for rule in SEARCH_RULES] if search else []
+    return sentences + [sentence for sentence in of_search if sentence is not None]
 
 
 def _say(
@@ -364,6 +409,26 @@ def _title(head: HeadEvidence) -> str:
     return head.name.replace("_", " ")
 
 
+def judge_missing(name: str, splits: Sequence[str]) -> VerdictSentence:
+    """Name a head that the ensemble leaves out, as some splits have no label of it.
+
+    Args:
+        name: name of the head.
+        splits: the splits without labels of it.
+    """
+    return {
+        "rule": "missing",
+        "head": name,
+        "level": "warning",
+        "sentence": f"{name.replace('_', ' ')} is not in the ensemble: no structure of the split "
+        f"{' or '.join(map(repr, splits))} has a label of an element that has labels in train. "
+        "Label more structures, or raise the shares in the card's [split], and start the campaign "
+        "with another --run.",
+        "because": "members are weighted, calibrated and tested on labels of val, sel, cal and "
+        "test",
+    }
+
+
 def _amount(value: float, head: HeadEvidence) -> str:
     """Return an error with its unit; ``1`` is none."""
     return f"{value:.3g}" + f" {head.unit}" * (head.unit != "1")
@@ -371,6 +436,22 @@ def _amount(value: float, head: HeadEvidence) -> str:
 
 def _of_groups(count: int) -> str:
     return f"{count} group{'s' * (count != 1)} of structures"
+
+
+def judge_classes(head: HeadEvidence) -> VerdictSentence | None:
+    """Name the classes that no structure has: nothing is known about their predictions."""
+    if not head.absent:
+        return None
+    named = ", ".join(map(repr, head.absent[:MOST_KINDS]))
+    more = f" and {len(head.absent) - MOST_KINDS} more" if len(head.absent) > MOST_KINDS else ""
+    return _say(
+        "classes",
+        "warning",
+        f"{_title(head)} was tested on no structure of {named}{more} (of {len(head.classes)} "
+        "classes): whether it finds such structures is not known; label more of them.",
+        head=head,
+        because="a class that no tested structure has cannot be missed",
+    )
 
 
 def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
@@ -406,6 +487,23 @@ def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
         f"({_of_groups(head.groups)}).",
         head=head,
         because=because,
+    )
+
+
+def judge_far(head: HeadEvidence) -> VerdictSentence | None:
+    """Name a structure whose label or error is far from all others."""
+    if head.far is None:
+        return None
+    structure, value, median, is_error = head.far
+    what = "error" if is_error else "label"
+    return _say(
+        "far",
+        "warning",
+        f"{_title(head)}: the {what} of structure {structure}, {_amount(value, head)}, is far from "
+        f"all others (median {median:.3g}): one wrong label spoils training, errors and error "
+        "bars; mend or remove it, and train again.",
+        head=head,
+        because=f"{FAR:g} times the distance of all others from their median, more of few",
     )
 
 
@@ -732,7 +830,9 @@ def judge_members(search: SearchEvidence) -> VerdictSentence | None:
 
 
 HEAD_RULES: tuple[Callable[[HeadEvidence], VerdictSentence | None], ...] = (
+    judge_classes,
     judge_mean,
+    judge_far,
     judge_elements,
     judge_descriptor,
     judge_local,

@@ -8,6 +8,7 @@ from unit.campaign.stub_campaign import campaign
 
 import hydragnn_hpo
 from hydragnn_hpo.campaign.setup import (
+    check_labels,
     controller_versions,
     open_run,
     read_software_versions,
@@ -16,7 +17,7 @@ from hydragnn_hpo.campaign.setup import (
 )
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.schema import load_config
-from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.resources import resource_path
 
@@ -76,3 +77,37 @@ def test_versions_are_those_that_run():
     assert result["numpy"] == numpy.__version__
     assert platform.machine() in result["system"]
     assert read_software_versions(["no-such-package-anywhere"]).keys() == {"python"}
+
+
+def stats_without(**unlabelled):
+    """Statistics of a store, of which each target lacks labels in some splits."""
+    lacking = {name: {"unlabelled": some, "empty": some} for name, some in unlabelled.items()}
+    return {"targets": lacking}
+
+
+def two_heads(fit="split"):
+    made = campaign()
+    heads, ensemble = {"energy": {}, "gap": {}}, made.ensemble.model_copy(update={"fit": fit})
+    return made.model_copy(update={"trial": {"heads": heads}, "ensemble": ensemble})
+
+
+@pytest.mark.parametrize("split", ["sel", "cal", "test"])
+def test_a_head_without_labels_in_a_split_is_said_before_the_first_trial(split):
+    (sentence,) = check_labels(two_heads(), stats_without(energy=[], gap=[split]))
+    assert f"head 'gap': no structure of the split '{split}' has a label" in sentence
+    assert "the ensemble will leave it out" in sentence
+    assert check_labels(two_heads(), stats_without(energy=[], gap=[])) == []
+
+
+def test_a_campaign_whose_ensemble_would_have_no_head_is_refused():
+    with pytest.raises(ConfigError, match=r"'sel' or 'cal' .* the ensemble would have no head"):
+        check_labels(two_heads(), stats_without(energy=["sel", "cal"], gap=["test"]))
+    with pytest.raises(ConfigError, match=r"head 'gap'.*'val', on which trials are validated"):
+        check_labels(two_heads(), stats_without(energy=[], gap=["val"]))
+    unknown = {"targets": {"energy": {}, "gap": {"unlabelled": ["val"], "empty": []}}}
+    assert len(check_labels(two_heads(), unknown)) == 1, "its elements are not in train"
+
+
+def test_folds_need_no_labels_in_sel_and_cal():
+    assert check_labels(two_heads("cross"), stats_without(energy=["sel", "cal"], gap=[])) == []
+    assert len(check_labels(two_heads("cross"), stats_without(energy=["test"], gap=[]))) == 1

@@ -11,7 +11,7 @@ from ase import Atoms
 from ase.build import bulk, make_supercell, molecule
 from stores import write_store
 
-from hydragnn_hpo.cli.dataset_command import findings_blocks
+from hydragnn_hpo.cli.dataset_command import _outliers, _verdict, findings_blocks
 from hydragnn_hpo.config.data_config import SPLITS, AttributeConfig, CardConfig, TargetConfig
 from hydragnn_hpo.data import duplicates, store_index
 from hydragnn_hpo.data.columns import Columns, columns_of
@@ -270,6 +270,30 @@ def test_outliers_are_found(checked: Callable[..., Any]) -> None:
     assert result["energy"]["scale"] == pytest.approx(0.01, rel=0.4)
     assert result["charge"]["rows"][0]["atom"] == 3
     assert result["push"]["rows"][0]["value"] == 200.0
+
+
+@pytest.mark.parametrize("count", [6, 14, 60, 90, 400])
+def test_one_wrong_label_is_an_error_at_any_number_of_structures(
+    checked: Callable[..., Any], count: int
+) -> None:
+    structures = sound(count)
+    for number, atoms in enumerate(structures):
+        atoms.info["gap"] = 1.0 + number % 5
+    structures[3].info["gap"] = 1e6
+    wrong = {"gap": 3}
+    if count > 6:  # else the element has too few atoms
+        structures[2].arrays["push"][0] = [1e6, 0.0, 0.0]
+        wrong["push"] = 2
+    report = checked(structures)
+    outliers = report["outliers"]
+    assert {name: one["far"] for name, one in outliers.items() if one["far"]} == dict.fromkeys(
+        wrong, 1
+    )
+    assert {name: outliers[name]["rows"][0]["row"] for name in wrong} == wrong
+    lines = [line for line in _outliers(report, 5)[1:] if "far from all others" in line]
+    assert len(lines) == len(wrong)
+    assert lines[0].startswith("  gap: 1 structure has a value far from all others: an error")
+    assert f"which spoil a training: {', '.join(f'1 of {n}' for n in wrong)}" in _verdict(report)
 
 
 @pytest.mark.parametrize(

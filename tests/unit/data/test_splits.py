@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.config.data_config import SPLITS, SplitConfig
+from hydragnn_hpo.data.label_sharing import SparseLabels
 from hydragnn_hpo.data.splits import assign_splits, propose_shares, propose_split
 from hydragnn_hpo.errors import DataError
 
@@ -53,6 +54,96 @@ def test_five_groups_are_enough_and_four_are_not() -> None:
     assert sorted(set(split.tolist())) == [0, 1, 2, 3, 4]
     with pytest.raises(DataError, match=r"x: has 4 groups .* for 5 splits; add structures"):
         assign_splits(grouped([9, 9, 9, 9]), [None] * 36, SplitConfig(), "x")
+
+
+def sparse(groups: list[str], labelled: list[str]) -> list[SparseLabels]:
+    return [SparseLabels(np.isin(groups, labelled))]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_split_gets_labels_of_a_target_that_few_structures_have(seed: int) -> None:
+    groups = grouped([1] * 120)
+    place = np.arange(120)
+    labels = [SparseLabels(place % 20 == 0), SparseLabels(place % 24 == 5)]  # 6 and 5 structures
+    plain = assign_splits(groups, [None] * 120, SplitConfig(seed=seed), "x")
+    split = assign_splits(groups, [None] * 120, SplitConfig(seed=seed), "x", labels)
+    for one in labels:
+        assert set(split[one.rows].tolist()) == {0, 1, 2, 3, 4}
+    np.testing.assert_array_equal(np.bincount(split), np.bincount(plain))
+    assert (split != plain).sum() <= 2 * 2 * 4  # two structures for each target and split
+    again = assign_splits(groups, [None] * 120, SplitConfig(seed=seed), "x", labels)
+    np.testing.assert_array_equal(split, again)
+
+
+def test_what_has_labels_in_each_split_stays_as_it_was() -> None:
+    groups = grouped(np.random.default_rng(0).integers(1, 9, size=60).tolist())
+    total = len(groups)
+    plain = assign_splits(groups, [None] * total, SplitConfig(seed=3), "x")
+    half = np.random.default_rng(1).random(total) < 0.5
+    labels = [SparseLabels(np.ones(total, bool)), SparseLabels(half)]
+    assert {s for s in range(5) if half[plain == s].any()} == {0, 1, 2, 3, 4}
+    split = assign_splits(groups, [None] * total, SplitConfig(seed=3), "x", labels)
+    np.testing.assert_array_equal(split, plain)
+
+
+def test_labels_are_shared_by_whole_groups_and_published_tests_stay() -> None:
+    sizes = np.random.default_rng(4).integers(1, 6, size=50)
+    groups = grouped(sizes.tolist())
+    total, labels = len(groups), sparse(groups, ["g3", "g11", "g29", "g40", "g41"])
+    split = assign_splits(groups, [None] * total, SplitConfig(seed=2), "x", labels)
+    assert set(split[labels[0].rows].tolist()) == {0, 1, 2, 3, 4}
+    for group in set(groups):
+        assert len(set(split[np.array(groups) == group].tolist())) == 1
+    published = ["test" if group in ("g3", "g7", "g8") else "train" for group in groups]
+    split = assign_splits(groups, published, SplitConfig(seed=2), "x", labels)
+    np.testing.assert_array_equal(split == 4, np.array(published) == "test")
+    assert set(split[labels[0].rows].tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_fewer_labelled_groups_than_splits_move_nothing() -> None:
+    groups = grouped([1] * 60)
+    labels = sparse(groups, ["g3", "g11", "g29", "g40"])
+    plain = assign_splits(groups, [None] * 60, SplitConfig(seed=2), "x")
+    split = assign_splits(groups, [None] * 60, SplitConfig(seed=2), "x", labels)
+    np.testing.assert_array_equal(split, plain)
+
+
+def test_one_target_does_not_take_the_last_label_of_another() -> None:
+    """Five groups have both targets, in five splits: each exchange would have to undo another."""
+    groups = grouped([1] * 40)
+    for seed in range(20):
+        labels = [SparseLabels(np.arange(40) % 8 == 0), SparseLabels(np.arange(40) % 8 < 2)]
+        split = assign_splits(groups, [None] * 40, SplitConfig(seed=seed), "x", labels)
+        for one in labels:
+            assert set(split[one.rows].tolist()) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_labels_of_train_know_the_elements_of_those_of_the_other_splits(seed: int) -> None:
+    """Six of 90 structures have labels: two of copper and gold, of which one has to teach."""
+    rows = np.arange(90) % 15 == 0
+    elements = np.zeros((6, 119), dtype=bool)
+    elements[:, 29] = True
+    elements[2:4, 79] = True
+    labels = [SparseLabels(rows, elements)]
+    split = assign_splits(grouped([1] * 90), [None] * 90, SplitConfig(seed=seed), "x", labels)
+    own = split[rows]
+    learned = elements[own == 0].any(axis=0)
+    known = own[~(elements & ~learned).any(axis=1)]
+    assert set(known.tolist()) == {0, 1, 2, 3, 4}
+    plain = assign_splits(grouped([1] * 90), [None] * 90, SplitConfig(seed=seed), "x")
+    np.testing.assert_array_equal(np.bincount(split), np.bincount(plain))
+
+
+def test_labels_of_atoms_count_where_train_knows_one_of_their_elements() -> None:
+    rows = np.arange(50) % 10 == 0
+    elements = np.zeros((5, 119), dtype=bool)
+    elements[:, 1] = True
+    elements[np.arange(5), 6 + np.arange(5)] = True  # each has an element of its own
+    for whole in (True, False):
+        labels = [SparseLabels(rows, elements, whole)]
+        split = assign_splits(grouped([1] * 50), [None] * 50, SplitConfig(), "x", labels)
+        assert (set(split[rows].tolist()) == {0, 1, 2, 3, 4}) or whole
 
 
 def test_a_published_split_without_its_test_is_an_error() -> None:

@@ -16,6 +16,7 @@ from ase.build import bulk
 from ase.io import read, write
 from comparing import assert_same_store
 from stores import read_store
+from unit.data.conftest import CARD, TARGETS
 
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import load_config
@@ -29,9 +30,10 @@ from hydragnn_hpo.data.build_plan import (
     make_plan,
     write_plan,
 )
-from hydragnn_hpo.data.columns import Graph, arrays_of, columns_of
+from hydragnn_hpo.data.columns import Columns, Graph, arrays_of, columns_of
 from hydragnn_hpo.data.convert_pieces import Progress, Record
 from hydragnn_hpo.data.graph_sizes import size_stats
+from hydragnn_hpo.data.label_sharing import mark_unlabelled
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.splits import assign_splits
@@ -39,6 +41,11 @@ from hydragnn_hpo.data.store_builder import BuildProgress, build_store, job_main
 from hydragnn_hpo.data.store_index import read_index
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import ConfigError, DataError, JobError, StorageError
+
+GAP = """[targets.gap]
+level = "graph"
+unit = "eV"
+optional = true"""
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -61,6 +68,35 @@ def test_the_statistics_describe_the_store(card: Path, tmp_path: Path) -> None:
     assert stats["targets"]["energy"]["energy"] == "total"
     assert stats["train_nodes"] == columns.num_nodes()[columns.indices_of("train")].sum()
     assert columns.ids[0] == "tiny.extxyz@0"
+
+
+@pytest.mark.parametrize("count", [4, 6])
+def test_a_target_that_few_structures_have_is_shared_out_or_named(
+    tmp_path: Path, count: int
+) -> None:
+    atoms = [Atoms("Cu2", positions=[[0, 0, 0], [0, 0, 2.0 + 0.01 * n]]) for n in range(60)]
+    for number, each in enumerate(atoms):
+        each.info["energy"] = float(number)
+        each.info["gap"] = float(number) if number % 9 == 0 and number < 9 * count else np.nan
+    write(tmp_path / "tiny.extxyz", atoms, format="extxyz")
+    text = CARD.replace('[targets.charge]\nlevel = "node"\nunit = "e"', GAP)
+    (tmp_path / "tiny.toml").write_text(text)
+    stats = build_store(tmp_path / "tiny.toml", tmp_path / "out.bp")
+    columns = read_store(tmp_path / "out.bp")
+    labelled = {SPLITS[split] for split in columns.split[columns.masks["gap"]]}
+    assert "unlabelled" not in stats["targets"]["energy"]
+    assert stats["targets"]["gap"].get("unlabelled", []) == [s for s in SPLITS if s not in labelled]
+    assert (labelled == set(SPLITS)) == (count == 6)
+
+
+def test_a_label_of_an_element_that_train_does_not_know_does_not_count(columns: Columns) -> None:
+    columns.split[:] = np.arange(columns.num_graphs) % 6 // 2  # argon and copper in one split each
+    targets = fit_target_stats(columns, TARGETS)
+    marked = mark_unlabelled(columns, targets)
+    # train: Cu, H2O; val: Ar, NaCl; sel: C6H6 and C2, whose atoms have H in common with water
+    assert marked["energy"]["unlabelled"] == ["val", "sel", "cal", "test"]
+    assert marked["charge"]["unlabelled"] == ["val", "cal", "test"]
+    assert "unlabelled" not in targets["charge"]
 
 
 def test_a_published_file_needs_no_mark_of_its_own(

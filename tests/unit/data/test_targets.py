@@ -6,7 +6,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from hydragnn_hpo.data.properties import collect_properties, make_identifier
+from hydragnn_hpo.data.properties import collect_properties, make_identifier, mark_far
 from hydragnn_hpo.data.targets import (
     classify_growth,
     count_elements,
@@ -745,6 +745,56 @@ def test_a_warning_quotes_the_values_of_the_file():
     (message,) = made.warnings
     assert "1 of 150 values far from all others per atom (as -777" in message
     assert f"the median is {middle:.4g})" in message
+
+
+@pytest.mark.parametrize("count", [5, 14, 60, 99, 500])
+@pytest.mark.parametrize("wrong", [1e6, -1e5])
+def test_one_wrong_value_is_named_at_any_number_of_structures(count, wrong):
+    values = [1.0 + 0.1 * (number % 7) for number in range(count)]
+    values[count // 2] = wrong
+    _, made = look_at(with_info(values))
+    assert len(made.warnings) == 1
+    assert f"y has 1 of {count} values far from all others (as {wrong:.4g}" in made.warnings[0]
+
+
+def test_one_wrong_energy_of_a_single_composition_is_named():
+    structures = [bulk("Cu", cubic=True) for _ in range(14)]
+    for number, atoms in enumerate(structures):
+        energy, forces = -22.0 + 0.1 * number, np.full((4, 3), 0.1 + 0.01 * number)
+        if number == 1:
+            energy, forces[2] = 19858.0, 16657.0
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
+    _, made = look_at(structures)
+    told = [text for text in made.warnings if "far from all others" in text]
+    assert any(
+        "energy has 1 of 14 values far from all others per atom (as 1.986e+04" in t for t in told
+    )
+    assert any("forces has 1 of 14 structures far from all others (as 2.885e+04" in t for t in told)
+
+
+TAILS = {
+    "exponential": lambda random, count: random.exponential(1.0, count),
+    "log-normal": lambda random, count: random.lognormal(0.0, 1.0, count),
+    "Student t, 3": lambda random, count: random.standard_t(3, count),
+    "mostly zero": lambda random, count: (
+        random.exponential(2.0, count) * (random.random(count) < 0.1)
+    ),
+    "one in all": lambda random, count: 3.0 * (np.arange(count) == 2),
+    "two kinds": lambda random, count: (
+        random.normal(0.0, 1.0, count) + 500.0 * (random.random(count) < 0.3)
+    ),
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("count", [8, 14, 60, 99, 1000])
+def test_an_ordinary_tail_is_not_far_from_the_others(tail, count):
+    """By the tail of Student's t with 3 degrees, 100 samples hold 0.01 such values."""
+    if tail == "two kinds" and count < 60:
+        pytest.skip("one of another kind is as far from all others as an error is")
+    for seed in range(100):
+        values = TAILS[tail](np.random.default_rng(seed), count)
+        assert not mark_far(values).any(), (seed, np.sort(np.abs(values))[-3:])
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from ase.build import molecule
 from ase.data import atomic_numbers, chemical_symbols
 from safetensors.numpy import load_file, save_file
 from stores import write_store
+from unit.ensemble.conftest import toy_columns, trial_config
 
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import dump_config, load_config
@@ -26,7 +27,7 @@ from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.calibrate import GRID, Calibration, calibrate, key
 from hydragnn_hpo.ensemble.candidates import open_build_context
-from hydragnn_hpo.ensemble.engine import Member
+from hydragnn_hpo.ensemble.engine import Member, keep_heads, make_member, member_batches
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.uncertainty_scores import HeadOnLabels
 from hydragnn_hpo.errors import HydraError, RunError
@@ -287,6 +288,96 @@ def hide_charges(run: Path, element: int, *splits: str) -> None:
     shutil.rmtree(store)
     stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
     write_store(store, [columns], stats, card)
+
+
+def hide_labels(run: Path, name: str, *splits: str) -> None:
+    """Remove all labels of a target from some splits."""
+    store = run / "data/toy.bp"
+    columns = open_store(store)
+    assert isinstance(columns, Columns)
+    card = load_config(store / "card.toml", CardConfig)
+    hidden = np.isin(columns.split, [SPLITS.index(split) for split in splits])
+    if columns.levels[name] == "node":
+        hidden = np.repeat(hidden, columns.num_nodes())
+    columns.masks[name] = columns.masks[name] & ~hidden
+    shutil.rmtree(store)
+    stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
+    write_store(store, [columns], stats, card)
+
+
+@pytest.mark.parametrize("split", ["val", "sel", "cal", "test"])
+@pytest.mark.parametrize("name", ["energy", "charge"])
+def test_a_head_without_labels_in_a_split_leaves_the_others(make_run, name, split):
+    run = make_run(trials=2, method="top")
+    (kept,) = {"energy", "charge"} - {name}
+    hide_labels(run, name, split)
+    table = build_ensemble(run)
+    assert set(table["heads"]) == {kept}
+    assert set(table["diversity"]) == {kept}
+    missing, *others = table["verdict"]
+    assert (missing["rule"], missing["head"], missing["level"]) == ("missing", name, "warning")
+    assert (
+        f"{name} is not in the ensemble: no structure of the split '{split}'"
+        in (missing["sentence"])
+    )
+    assert {sentence["head"] for sentence in others} <= {kept, None}
+    ensemble = Ensemble.load(run / "ensemble.zip")
+    store = open_store(run / "data/toy.bp")
+    rows = store.indices_of("test")
+    left = ensemble.predict(store, rows, members=True)
+    assert list(left.heads) == [kept]
+    for member in open_build_context(RunDir(run)).candidates:
+        whole = load_config(run / "trials" / member.trial / "trial.toml", TrialConfig)
+        tensors, _ = checkpoint.read_checkpoint(member.folder.best)
+        net = make_member(whole, tensors, store.stats["targets"], weights={}, where="x")
+        ((_, batch),) = member_batches([net], store, rows, torch.device("cpu"))
+        expected = net.model(batch)[kept].double().numpy()
+        np.testing.assert_allclose(left[kept].members[member.trial], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "split"), [("energy", "train"), ("charge", "sel")])
+def test_the_verdict_names_one_wrong_label_of_any_split(make_run, name, split):
+    run = make_run(trials=2)
+    far = [one for one in build_ensemble(run)["verdict"] if one["rule"] == "far"]
+    assert far == []
+    store = run / "data/toy.bp"
+    columns = open_store(store)
+    assert isinstance(columns, Columns)
+    card, graph = load_config(store / "card.toml", CardConfig), columns.indices_of(split)[1]
+    row = columns.node_offset[graph] if name == "charge" else graph
+    columns.targets[name] = columns.targets[name].copy()
+    columns.targets[name][row] = -1e6
+    shutil.rmtree(store)
+    stats = {key: value for key, value in columns.stats.items() if key != "checksum"}
+    write_store(store, [columns], stats, card)
+    (far,) = (one for one in build_ensemble(run)["verdict"] if one["rule"] == "far")
+    assert (far["head"], far["level"]) == (name, "warning")
+    size, unit = ("-1e+06", "eV/atom") if name == "energy" else ("1e+06", "e")
+    assert f"the label of structure m{graph}, {size} {unit}, is far from all" in far["sentence"]
+
+
+def test_nothing_is_built_where_no_head_has_labels(make_run):
+    run = make_run(trials=2)
+    hide_labels(run, "energy", "sel")
+    hide_labels(run, "charge", "cal")
+    with pytest.raises(RunError, match=r"'sel' has the target 'energy' .* no head is left"):
+        build_ensemble(run)
+
+
+def test_the_learned_weights_of_heads_that_are_left_out_do_not_matter():
+    config = trial_config("t0002", 1)
+    training = config.training.model_copy(update={"balance": "uncertainty"})
+    config = config.model_copy(update={"training": training})
+    targets = toy_columns(20)[0].stats["targets"]
+    model = MultiHeadGNN(config.model, config.heads, targets, learn_weights=True)
+    heads = {"charge": config.heads["charge"]}
+    reduced = config.model_copy(update={"heads": heads})
+    tensors = keep_heads(model.state_dict(), reduced, targets)
+    member = make_member(reduced, tensors, targets, weights={"charge": 1.0}, where="x")
+    assert member.heads == ("charge",)
+    own = model.heads["charge"].state_dict()
+    kept = member.model.heads["charge"].state_dict()
+    assert all(torch.equal(own[name], kept[name]) for name in own)
 
 
 def test_elements_without_a_label_in_training_are_left_out_and_missing(make_run):

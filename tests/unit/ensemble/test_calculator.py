@@ -5,6 +5,7 @@ from dataclasses import replace
 import ase.io
 import numpy as np
 import pytest
+import torch
 from ase import Atoms, units
 from ase.build import bulk, molecule
 from ase.calculators.calculator import PropertyNotImplementedError
@@ -12,8 +13,10 @@ from ase.calculators.lj import LennardJones
 from ase.md.verlet import VelocityVerlet
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.ensemble.conftest import trial_config
 
 from hydragnn_hpo.config.data_config import AttributeConfig
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.calculator import (
     EnsembleCalculator,
@@ -24,6 +27,7 @@ from hydragnn_hpo.ensemble.calculator import (
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.model.gnn import MultiHeadGNN
 
 RULES = rules_for(4.0)
 
@@ -125,6 +129,74 @@ def test_what_is_written_and_encoded_is_looked_up_each_time():
     del atoms.info["charge"]
     with pytest.raises(DataError, match=r"^atoms: structure 0 \(0\) has no "):
         skin.columns(atoms)
+
+
+@pytest.fixture
+def charged(summed_run) -> Ensemble:
+    """An ensemble of one net that reads the attribute ``total``."""
+    store = open_store(summed_run / "data/toy.bp")
+    ensemble = Ensemble.load(summed_run / "ensemble.zip")
+    config = trial_config("t0001", 1)
+    net = config.model.model_copy(update={"attributes": ("total",)})
+    torch.manual_seed(1)
+    model = MultiHeadGNN(net, config.heads, store.stats["targets"], stats=store.stats)
+    first = replace(ensemble.members[0], model=model.eval(), cutoff=net.cutoff)
+    return Ensemble(ensemble.manifest, [first.in_precision("fp64")])
+
+
+def energy_of(atoms: Atoms, ensemble: Ensemble) -> float:
+    """Compute the energy of a copy by a calculator of its own."""
+    fresh = atoms.copy()
+    fresh.calc = EnsembleCalculator(ensemble)
+    return float(fresh.get_potential_energy())
+
+
+@pytest.mark.parametrize("charge", [1, -1.0, np.float32(1), "1"])
+def test_an_attribute_that_changes_is_a_new_structure(charged, charge):
+    water, shared = molecule("H2O"), EnsembleCalculator(charged)
+    water.info["total"] = 0
+    water.calc = shared
+    neutral, forces = water.get_potential_energy(), water.get_forces()
+
+    water.info["total"] = charge
+
+    assert shared.calculation_required(water, ["energy"])
+    assert water.get_potential_energy() == pytest.approx(energy_of(water, charged), rel=1e-12)
+    assert abs(water.get_potential_energy() - neutral) > 1e-6
+    assert np.abs(water.get_forces() - forces).max() > 1e-6
+
+
+def test_another_structure_of_the_same_atoms_does_not_get_the_energy_of_the_first(charged):
+    shared = EnsembleCalculator(charged)
+    neutral, ion = molecule("H2O"), molecule("H2O")
+    neutral.info["total"], ion.info["total"] = 0, 1
+    neutral.calc = ion.calc = shared
+    energies = [atoms.get_potential_energy() for atoms in (neutral, ion, neutral)]
+    assert energies[0] == energies[2]
+    assert energies[1] == pytest.approx(energy_of(ion, charged), rel=1e-12)
+    assert energies[1] != pytest.approx(energies[0], rel=1e-9)
+
+
+def test_what_the_ensemble_does_not_read_needs_no_new_prediction(charged):
+    water = molecule("H2O")
+    water.info["total"] = 0
+    water.calc = EnsembleCalculator(charged)
+    water.get_potential_energy()
+    water.info["step"] = 7
+    assert not water.calc.calculation_required(water, ["energy", "forces"])
+
+
+def test_an_attribute_that_is_removed_is_an_error_and_the_next_structure_is_predicted(charged):
+    water = molecule("H2O")
+    water.info["total"] = 0
+    water.calc = EnsembleCalculator(charged)
+    before = water.get_potential_energy()
+    for wrong in ({}, {"total": "many"}, {"total": float("nan")}):
+        water.info = dict(wrong)
+        with pytest.raises(DataError, match="total"):
+            water.get_potential_energy()
+    water.info["total"] = 0
+    assert water.get_potential_energy() == before
 
 
 def test_atoms_that_meet_or_get_lost_are_one_sentence():

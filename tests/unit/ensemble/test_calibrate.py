@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from hydragnn_hpo.ensemble.calibrate import (
     conformal_tables,
     fit_variance,
     group_weights,
+    groups_for,
     key,
     size_strata,
 )
@@ -169,6 +171,17 @@ def test_too_few_scores_fall_back_and_say_so():
     assert conformal_quantiles(np.array([0.1, 7.0]), two)["0.9"] == 7.0
     assert not fitted(*synthetic(6, 8)).guaranteed(0.9)
     assert fitted(*synthetic(6, 9)).guaranteed(0.9)
+
+
+def test_the_fewest_groups_of_a_guarantee_by_hand():
+    """The rank ceil((n + 1) level) is at most n: 5 of 6, 9 of 10, 19 of 20, 99 of 100."""
+    levels = {0.5: 1, 0.8: 4, 0.9: 9, 0.95: 19, 0.99: 99}
+    assert {level: groups_for(level) for level in levels} == levels
+    for level, groups in levels.items():
+        known = fitted(*synthetic(6, 20))
+        enough, few = replace(known, groups=groups), replace(known, groups=groups - 1)
+        assert enough.guaranteed(level)
+        assert not few.guaranteed(level)
 
 
 def test_one_member_gives_the_constant_and_a_perfect_fit_keeps_it_above_zero():

@@ -9,6 +9,8 @@ from hydragnn_hpo.ensemble.class_probabilities import (
     area_under_curve,
     as_probabilities,
     calibrate_classes,
+    calibrate_probabilities,
+    cap_probabilities,
     class_sets,
     class_std,
     fit_temperature,
@@ -45,6 +47,39 @@ def test_the_temperature_undoes_overconfidence():
     probabilities, truth = draw(4000, 3.0)
     fitted = fit_temperature(probabilities, truth, np.ones(len(probabilities)))
     assert fitted == pytest.approx(3.0, rel=0.1)
+
+
+@pytest.mark.parametrize("groups", [1, 14, 138])
+def test_nothing_is_surer_than_so_many_groups_can_say(groups):
+    """The rule of succession: after n of n, the next has it with (n + 1) / (n + 2)."""
+    truth = ONE_HOT[np.arange(groups) % 3]
+    sure = np.abs(truth - 1e-9)
+    known = calibrate_classes(sure, truth, group=np.arange(groups), largest=np.ones(groups))
+    cap = (groups + 1) / (groups + 2)
+    assert temper(sure, known.temperature).max(axis=1).mean() <= cap + 1e-6 or groups == 1
+    new = np.array([[1.0, 0.0, 0.0], [0.0, 1 - 1e-40, 1e-40], [0.4, 0.35, 0.25], [np.nan] * 3])
+    probability = calibrate_probabilities(new, known)
+    np.testing.assert_allclose(probability[:2].max(axis=1), cap)
+    np.testing.assert_allclose(probability[:3].sum(axis=1), 1.0)
+    assert probability[:3].argmax(axis=1).tolist() == [0, 1, 0]
+    assert (probability[:3] > 0).all()
+    assert np.isnan(probability[3]).all()
+    low, high = class_sets(probability[:3], known, 0.5)
+    assert (high.sum(axis=1) >= 1).all()
+    assert log_losses(probability[:1], ONE_HOT[[0]])[0] >= math.log(1 / cap) - 1e-12
+
+
+def test_the_others_share_in_proportion_what_the_cap_takes_away():
+    """With 8 groups the cap is 0.9: from 0.95, 0.04, 0.01 to 0.9, 0.08, 0.02."""
+    capped = cap_probabilities(np.array([[0.95, 0.04, 0.01], [0.9, 0.06, 0.04]]), 8)
+    np.testing.assert_allclose(capped, [[0.9, 0.08, 0.02], [0.9, 0.06, 0.04]])
+
+
+def test_copies_in_a_group_make_nothing_surer():
+    truth = ONE_HOT[np.repeat([0, 1, 2], 50)]
+    sure = np.abs(truth - 1e-9)
+    known = calibrate_classes(sure, truth, group=np.repeat([0, 1, 2], 50), largest=np.ones(150))
+    assert calibrate_probabilities(sure, known).max() == pytest.approx(4 / 5)
 
 
 def test_sets_hold_the_class_of_new_groups_as_often_as_promised():

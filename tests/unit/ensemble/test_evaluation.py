@@ -151,6 +151,8 @@ def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip):
         rank = spearmanr(distance, error).statistic
         assert head["by_distance"]["spearman"] == pytest.approx(rank, abs=0.01)
         assert head["by_distance"]["distance"] == sorted(head["by_distance"]["distance"])
+    told = [text for text in result["warnings"] if "too few for a guaranteed 95 %" in text]
+    assert len(told) == 2
     rules = {(each["rule"], each["head"]) for each in result["verdict"]}
     assert {("mean", name) for name in result["heads"]} <= rules
     assert ("elements", "energy") in rules

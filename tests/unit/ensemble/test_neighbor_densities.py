@@ -100,6 +100,23 @@ def test_densities_end_smoothly_at_the_cutoff() -> None:
     assert (values[2:] == 0).all()
 
 
+@pytest.mark.parametrize("cutoff", [CUTOFF, 1.0])
+def test_atoms_without_neighbours_have_no_densities(cutoff: float) -> None:
+    atoms = [Atoms("O"), Atoms("HO", positions=[[0, 0, 0], [0, 0, 9.0]])]
+    if cutoff < CUTOFF:  # there are edges, and all are longer than the densities reach
+        atoms.append(Atoms("H2", positions=[[0, 0, 0], [0, 0, 2.0]]))
+    columns, channels = graphs(atoms), element_channels([1, 8])
+    assert (len(columns.edges) == 0) == (cutoff == CUTOFF)
+    together = graphs([*atoms, molecule("H2O")])
+    densities = describe_atoms(columns, cutoff, channels)
+    assert (densities == 0).all()
+    assert densities.shape[1] == describe_atoms(together, cutoff, channels).shape[1]
+    for order, components in ((1, 3), (2, 5)):
+        turning = describe_directions(columns, cutoff, channels, order)
+        assert (turning == 0).all()
+        assert turning.shape == (len(columns.numbers), components, 2 * SHELLS)
+
+
 def test_many_elements_share_channels() -> None:
     channels = element_channels(list(range(1, 31)))
     assert channels.shape == (119, 4)

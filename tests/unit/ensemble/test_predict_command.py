@@ -88,6 +88,31 @@ def test_standard_output_takes_lines_of_csv_or_json(predict, built_zip):
     assert [entry["id"] for entry in json.loads(out)["structures"]] == ["a.extxyz@0", "a.extxyz@1"]
 
 
+def test_a_level_without_a_guarantee_is_named_wherever_it_is_shown(predict, built_zip, caplog):
+    """95 % take 19 groups in cal: the 19th of 19 scores is the first that covers (19 + 1) 0.95."""
+    ensemble = Ensemble.load(built_zip)
+    groups = {ensemble.manifest.heads[name].calibration.groups for name in ("energy", "charge")}
+    assert groups == {12}
+    sentences = [
+        f"head '{name}' was calibrated on 12 groups, too few for a guaranteed 95 % interval (it "
+        "takes 19): raise the share of cal."
+        for name in ("energy", "charge")
+    ]
+    write("a.extxyz", [molecule("H2O")])
+    outputs = (("--out", "o.csv"), ("--out", "-"), ("--json",), ())
+    for levels, expected in (("95", sentences), ("50,90", []), ("90", [])):
+        for out in outputs:
+            _, _, err = predict("a.extxyz", *out, "--levels", levels)
+            told = [line for line in err.splitlines() if line.startswith("warning: head")]
+            assert told == [f"warning: {sentence}" for sentence in expected]
+    card = ensemble.model_card()
+    assert all(f"Beware: {sentence}" in card for sentence in sentences)
+    assert "95 % interval (it takes 19)" not in "".join(caplog.messages)
+    for _ in range(2):
+        ensemble.predict(molecule("H2O"), levels=(50, 95))
+    assert caplog.messages == sentences
+
+
 def test_standard_input_is_read_once_and_leaves_nothing(predict, monkeypatch, tmp_path):
     text = io.StringIO()
     write(text, [molecule("H2O")] * 2, format="extxyz")

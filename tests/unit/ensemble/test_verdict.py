@@ -14,6 +14,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import HeadOnLabels, random_ause
 from hydragnn_hpo.ensemble.verdict import (
     Comparison,
     DataCurve,
+    FarValue,
     HeadEvidence,
     KindCoverage,
     Published,
@@ -349,6 +350,48 @@ def test_evidence_is_computed_by_row_from_what_is_predicted():
     assert result.random_ause == random_ause(np.array([0.1, 0.2, 0.3, 0.4])) == pytest.approx(0.3)
     assert result.inside == pytest.approx(1.0)
     assert (result.groups, result.calibration_groups) == (4, 9)
+
+
+@pytest.mark.parametrize(("is_error", "what"), [(True, "error"), (False, "label")])
+def test_a_label_or_error_far_from_all_others_is_named_with_its_structure(is_error, what):
+    level, sentence = verdict_by("far", far=FarValue("a.xyz@7", 1e6, 4.2, is_error))
+    assert level == "warning"
+    assert f"the {what} of structure a.xyz@7, 1e+06 eV, is far from all others" in sentence
+    assert "(median 4.2)" in sentence
+    assert verdict_by("far") is None
+
+
+def class_head(truth: np.ndarray, classes: tuple[str, ...]) -> HeadEvidence:
+    """Evidence of a head of classes that is sure and right."""
+    rows, known = len(truth), np.eye(len(classes))[truth]
+    mean = 0.9 * known + 0.1 / len(classes)
+    zeros, ones = np.zeros((rows, 1)), np.ones((rows, 1))
+    predicted = HeadOnLabels(known, mean, zeros, zeros, np.full(rows, "all"), ones)
+    calibration = Calibration(
+        a=1.0, b=0.0, quantiles={"0.9": 0.9}, spread99=1.0, rows=rows, groups=rows, temperature=1.0
+    )
+    facts = RowFacts(np.arange(rows), {}, {"mean": np.full(known.shape, 1 / len(classes))})
+    return collect_evidence(
+        HeadEvidence("tox", "1", classes=classes), predicted, calibration, facts
+    )
+
+
+def test_a_head_of_classes_is_praised_only_where_each_class_was_tested():
+    both = judge([class_head(np.arange(60) % 2, ("safe", "toxic"))])
+    assert "good" in {one["level"] for one in both}
+    assert "classes" not in {one["rule"] for one in both}
+
+    one = judge([class_head(np.zeros(60, dtype=int), ("safe", "toxic"))])
+    assert "good" not in {each["level"] for each in one}
+    (missing,) = (each for each in one if each["rule"] == "classes")
+    assert missing["level"] == "warning"
+    assert "tox was tested on no structure of 'toxic' (of 2 classes)" in missing["sentence"]
+
+    many = class_head(np.zeros(60, dtype=int), tuple("abcdefghi"))
+    assert many.class_groups == (60, 0, 0, 0, 0, 0, 0, 0, 0)
+    (missing,) = (each for each in judge([many, GOOD]) if each["rule"] == "classes")
+    assert "'b', 'c', 'd', 'e', 'f', 'g' and 2 more (of 9 classes)" in missing["sentence"]
+    assert "good" in {each["level"] for each in judge([many, GOOD]) if each["head"] == GOOD.name}
 
 
 def test_a_trial_that_is_only_too_sure_is_no_worse_than_the_tempered_ensemble():
