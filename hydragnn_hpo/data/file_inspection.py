@@ -869,7 +869,7 @@ def _warn_of_input(
         yield (
             f"{len(several)} of {len(parts)} SMILES have several parts, as {example}: these stand "
             "side by side, so that properties of their contact cannot be learned; one_part = true "
-            "under [[files]] of the card sets such rows aside."
+            "under [[files]] of the card, and a max_bad above their share, set such rows aside."
         )
 
 
