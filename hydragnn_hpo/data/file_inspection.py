@@ -434,7 +434,10 @@ def _add_texts(
     properties = {key: counts for key, counts in texts.items() if not names_splits(key)}
     classes = propose_classes(properties, len(sample.structures), names)
     known = {target.key for target in classes}
-    text, split = "is text, a head predicts numbers", "is named as a split, but has no test part"
+    text, split = (
+        "is text, a head predicts numbers",
+        "is named as a split, but cannot be used as one",
+    )
     others = [(key, split if names_splits(key) else text) for key in texts if key not in known]
     return replace(
         proposals,

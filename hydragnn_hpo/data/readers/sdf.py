@@ -1,6 +1,6 @@
 """Molecules of an SD file (V2000 and V3000), with their tags as properties.
 
-ASE reads the first molecule of such a file and no tags.
+ASE reads the first molecule of such a file and no tags. An MDL molfile is one without a last line.
 """
 
 import contextlib
@@ -25,6 +25,9 @@ from hydragnn_hpo.data.readers.source import (
 )
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.sanitize import shorten
+
+MOLFILES = ("sdf", "mol")
+"""ASE's names of the formats, which differ only in how many molecules are usual."""
 
 _END = "$$$$"
 """Beginning of the line after a molecule."""
