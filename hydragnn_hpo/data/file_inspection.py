@@ -265,7 +265,7 @@ _IDS = ("material_id", "mp_id", "structure_id", "uid", "identifier", "jid", "id"
 
 
 class SkippedFile(NamedTuple):
-    """A file of a folder that is left out."""
+    """A file that is left out."""
 
     path: Path
     reason: str
@@ -527,7 +527,7 @@ def detect_files(
         length: unit of lengths from the user.
 
     Returns:
-        The files to read, and those of folders that are left out.
+        The files to read, and those that are left out.
 
     Raises:
         ConfigError: a path is a graph store, a folder of too many files, or given twice.
@@ -535,20 +535,19 @@ def detect_files(
     """
     files: list[DataFile] = []
     skipped: list[SkippedFile] = []
-    for given in paths:
-        listed = _list_files(given)
-        repeats = find_repeats(listed) if listed != [given] else {}
-        for path in listed:
-            if path in repeats:
-                reason = f"{path}: holds the same frames as {repeats[path].name}."
-                skipped.append(SkippedFile(path, reason, repeats=True))
-                continue
-            try:
-                files.append(replace(_detect_file(path, length), in_folder=path != given))
-            except DataError as error:
-                if path == given:
-                    raise
-                skipped.append(SkippedFile(path, str(error)))
+    listed = [(path, path != given) for given in paths for path in _list_files(given)]
+    repeats = find_repeats(path for path, _ in listed)
+    for path, in_folder in listed:
+        if path in repeats:
+            reason = f"{path}: holds the same frames as {repeats[path].name}."
+            skipped.append(SkippedFile(path, reason, repeats=True))
+            continue
+        try:
+            files.append(replace(_detect_file(path, length), in_folder=in_folder))
+        except DataError as error:
+            if not in_folder:
+                raise
+            skipped.append(SkippedFile(path, str(error)))
     if not files:
         raise DataError(skipped[0].reason)
     refuse_repeated([file.path for file in files])
