@@ -65,9 +65,11 @@ def read_sdf(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     path, number = source.path, start
     with text_errors(path), open_text(path) as file:
         for record in itertools.islice(_split_records(file), start, stop):
-            atoms = _molecule(record)
-            error = DataError(f"{path}: structure {number} {atoms}; mend or remove it.")
-            yield f"{path.name}@{number}", error if isinstance(atoms, str) else atoms
+            name, atoms = f"{path.name}@{number}", _molecule(record)
+            if isinstance(atoms, str):
+                yield name, DataError(f"{path}: structure {number} {atoms}; mend or remove it.")
+            else:
+                yield name, atoms
             number += 1
     if not number and stop != 0:
         raise DataError(f"{path}: is empty; get the file again.")
