@@ -161,12 +161,12 @@ def _list_values(lines: Sequence[str], start: str) -> list[int]:
 
 def _parse_v3000(record: Record) -> Atoms:
     """Parse a molecule of lines ``M  V30 INDEX SYMBOL X Y Z MAP CHG=1``; ``-`` continues a line."""
-    text = "\n".join(line[7:] for line in record if line.startswith("M  V30 "))
-    lines = text.replace("-\n", "").split("\n")
-    count = next(int(line.split()[1]) for line in lines if line.startswith("COUNTS "))
+    text = "\n".join(line[7:].strip() for line in record if line.startswith("M  V30 "))
+    lines = text.replace("-\n", " ").split("\n")
+    counts = [int(line.split()[1]) for line in lines if line.startswith("COUNTS ")]
     first = lines.index("BEGIN ATOM") + 1
     words = [line.split() for line in lines[first : lines.index("END ATOM")]]
-    if len(words) != count:
+    if counts != [len(words)]:
         raise ValueError
     options = [word.partition("=") for line in words for word in line[6:]]
     charges, radicals = (
@@ -184,6 +184,8 @@ def _make(cells: Sequence[Sequence[str]], charges: list[int], radicals: list[int
         radicals: codes of radicals.
     """
     positions = np.array([[float(x) for x in place] for *place, _ in cells]).reshape(-1, 3)
+    if not all(symbol for *_, symbol in cells):
+        raise ValueError
     numbers = [1 if symbol in _HYDROGEN else atomic_numbers[symbol] for *_, symbol in cells]
     atoms = Atoms(numbers, positions=positions)
     atoms.info["charge"] = sum(charges)

@@ -482,6 +482,8 @@ def test_charges_may_stand_in_the_lines_of_atoms(tmp_path: Path) -> None:
         (AMMONIUM.replace("  5  4  0", " 50  4  0"), "cannot be read as sdf"),
         (WITHOUT_AN_ATOM, "cannot be read as sdf"),
         (METHYL_V3000.replace("COUNTS 2", "COUNTS 3") + "$$$$\n", "cannot be read as sdf"),
+        (re.sub("M  V30.*\n", "", METHYL_V3000) + "$$$$\n", "cannot be read as sdf"),
+        (re.sub("M  V30 COUNTS.*\n", "", METHYL_V3000) + "$$$$\n", "cannot be read as sdf"),
         ("$$$$\n", "cannot be read as sdf"),
     ],
 )
