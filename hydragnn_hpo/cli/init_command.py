@@ -40,7 +40,10 @@ TargetOption = Annotated[
 ]
 UnitOption = Annotated[
     list[str] | None,
-    typer.Option(help="Unit of a property of a data file, such as energy=Hartree; repeatable."),
+    typer.Option(
+        help="Unit of a property of a data file, such as energy=Hartree, or of lengths, as "
+        "positions=bohr; repeatable."
+    ),
 ]
 MinutesOption = Annotated[
     float | None,

@@ -273,7 +273,7 @@ _IDS = ("material_id", "mp_id", "structure_id", "uid", "identifier", "jid", "id"
 
 
 class SkippedFile(NamedTuple):
-    """A file of a folder that is left out."""
+    """A file that is left out."""
 
     path: Path
     reason: str
@@ -456,7 +456,10 @@ def _add_texts(
     properties = {key: counts for key, counts in texts.items() if not names_splits(key)}
     classes = propose_classes(properties, len(sample.structures), names)
     known = {target.key for target in classes}
-    text, split = "is text, a head predicts numbers", "is named as a split, but has no test part"
+    text, split = (
+        "is text, a head predicts numbers",
+        "is named as a split, but cannot be used as one",
+    )
     others = [(key, split if names_splits(key) else text) for key in texts if key not in known]
     return replace(
         proposals,
@@ -603,7 +606,7 @@ def detect_files(
         length: unit of lengths from the user.
 
     Returns:
-        The files to read, and those of folders that are left out.
+        The files to read, and those that are left out.
 
     Raises:
         ConfigError: a path is a graph store, a folder of too many files, or given twice.
@@ -611,20 +614,19 @@ def detect_files(
     """
     files: list[DataFile] = []
     skipped: list[SkippedFile] = []
-    for given in paths:
-        listed = _list_files(given)
-        repeats = find_repeats(listed) if listed != [given] else {}
-        for path in listed:
-            if path in repeats:
-                reason = f"{path}: holds the same frames as {repeats[path].name}."
-                skipped.append(SkippedFile(path, reason, repeats=True))
-                continue
-            try:
-                files.append(replace(_detect_file(path, length), in_folder=path != given))
-            except DataError as error:
-                if path == given:
-                    raise
-                skipped.append(SkippedFile(path, str(error)))
+    listed = [(path, path != given) for given in paths for path in _list_files(given)]
+    repeats = find_repeats(path for path, _ in listed)
+    for path, in_folder in listed:
+        if path in repeats:
+            reason = f"{path}: holds the same frames as {repeats[path].name}."
+            skipped.append(SkippedFile(path, reason, repeats=True))
+            continue
+        try:
+            files.append(replace(_detect_file(path, length), in_folder=in_folder))
+        except DataError as error:
+            if not in_folder:
+                raise
+            skipped.append(SkippedFile(path, str(error)))
     if not files:
         raise DataError(skipped[0].reason)
     refuse_repeated([file.path for file in files])
@@ -948,7 +950,7 @@ def _warn_of_input(
         yield (
             f"{len(several)} of {len(parts)} SMILES have several parts, as {example}: these stand "
             "side by side, so that properties of their contact cannot be learned; one_part = true "
-            "under [[files]] of the card sets such rows aside."
+            "under [[files]] of the card, and a max_bad above their share, set such rows aside."
         )
 
 

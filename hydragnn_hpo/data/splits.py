@@ -4,6 +4,7 @@ Shapes: G graphs.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -239,8 +240,15 @@ def _warn_of_calibration(groups: int, what: str) -> str | None:
 
 
 def names_splits(key: str) -> bool:
-    """Check whether a property is named as one that holds a published split."""
-    return key.lower() in ("split", "set", "subset", "fold", "partition", "data_split")
+    """Check whether a property is named as one that holds a published split.
+
+    >>> names_splits("Split"), names_splits("scaffold_split_0"), names_splits("splitting")
+    (True, True, False)
+    """
+    return _SPLIT_NAME.search(key.lower()) is not None
+
+
+_SPLIT_NAME = re.compile(r"^(set|subset|fold|partition)$|(^|[\W_])splits?([\W_]?\d+)?$")
 
 
 def _without_empty(counts: Mapping[str, int]) -> dict[str, int]:

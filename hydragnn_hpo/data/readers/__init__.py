@@ -10,7 +10,7 @@ from hydragnn_hpo.data.readers.folder import FOLDER
 from hydragnn_hpo.data.readers.folder import TABLE as ID_PROP
 from hydragnn_hpo.data.readers.hydragnn_bp import HYDRAGNN_BP, is_hydragnn_bp
 from hydragnn_hpo.data.readers.pyg import PYG
-from hydragnn_hpo.data.readers.sdf import SDF
+from hydragnn_hpo.data.readers.sdf import MOLFILES, SDF
 from hydragnn_hpo.data.readers.smiles import SMILES, names_smiles
 from hydragnn_hpo.data.readers.source import OPENERS, Reader, Source, in_one_piece
 from hydragnn_hpo.data.readers.table import TABLE
@@ -38,6 +38,7 @@ _BY_SUFFIX = {
     ".db": "database",
     **dict.fromkeys(LMDB, "database"),
     ".sdf": "sdf",
+    ".mol": "sdf",
     ".smi": "smiles",
     ".smiles": "smiles",
     ".pt": "pyg",
@@ -64,7 +65,7 @@ def reader_of(source: Source, name: str | None) -> Reader:
     """
     path = source.path
     if name is None and source.format is not None:
-        name = "sdf" if source.format == "sdf" else "ase_file"
+        name = "sdf" if source.format in MOLFILES else "ase_file"
     if name is not None:
         if name not in READERS:
             raise ConfigError(f"{path}: {unknown('reader', name, READERS)}")

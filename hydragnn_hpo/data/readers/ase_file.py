@@ -18,7 +18,7 @@ from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
 from hydragnn_hpo.data.readers.lengths import LengthUnit, decide_length, to_angstrom
 from hydragnn_hpo.data.readers.read_limits import LimitExceeded, read_limits
-from hydragnn_hpo.data.readers.sdf import holds_one_molecule, molecules_of
+from hydragnn_hpo.data.readers.sdf import MOLFILES, holds_one_molecule, molecules_of
 from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, count_lines, read_text
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.sanitize import shorten, shorten_words
@@ -95,7 +95,7 @@ def holds_one_structure(source: Source) -> bool:
         return True
     if form == "cif":
         return count_lines(source.path, _BLOCK) <= 1
-    if form == "sdf":
+    if form in MOLFILES:
         return holds_one_molecule(source.path)
     return form not in ioformats or ioformats[form].single
 
@@ -147,7 +147,7 @@ def _frames_in(content: Path | IO[str], form: str, length: str | None) -> Iterat
     """Yield structures, and for one that is not usable the problem; see ``structures_in``."""
     if form == "cif":
         return _read_cif(content)
-    if form == "sdf":
+    if form in MOLFILES:
         return molecules_of(content)
     # otherwise ``NAME@0`` would be structure 0 of the file NAME
     options: dict[str, Any] = {"parallel": False, "do_not_split_by_at_sign": True}

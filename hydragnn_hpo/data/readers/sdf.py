@@ -1,6 +1,6 @@
 """Molecules of an SD file (V2000 and V3000), with their tags as properties.
 
-ASE reads the first molecule of such a file and no tags.
+ASE reads the first molecule of such a file and no tags. An MDL molfile is one without a last line.
 """
 
 import contextlib
@@ -25,6 +25,9 @@ from hydragnn_hpo.data.readers.source import (
 )
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.sanitize import shorten
+
+MOLFILES = ("sdf", "mol")
+"""ASE's names of the formats, which differ only in how many molecules are usual."""
 
 _END = "$$$$"
 """Beginning of the line after a molecule."""
@@ -62,9 +65,11 @@ def read_sdf(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     path, number = source.path, start
     with text_errors(path), open_text(path) as file:
         for record in itertools.islice(_split_records(file), start, stop):
-            atoms = _molecule(record)
-            error = DataError(f"{path}: structure {number} {atoms}; mend or remove it.")
-            yield f"{path.name}@{number}", error if isinstance(atoms, str) else atoms
+            name, atoms = f"{path.name}@{number}", _molecule(record)
+            if isinstance(atoms, str):
+                yield name, DataError(f"{path}: structure {number} {atoms}; mend or remove it.")
+            else:
+                yield name, atoms
             number += 1
     if not number and stop != 0:
         raise DataError(f"{path}: is empty; get the file again.")
@@ -156,12 +161,12 @@ def _list_values(lines: Sequence[str], start: str) -> list[int]:
 
 def _parse_v3000(record: Record) -> Atoms:
     """Parse a molecule of lines ``M  V30 INDEX SYMBOL X Y Z MAP CHG=1``; ``-`` continues a line."""
-    text = "\n".join(line[7:] for line in record if line.startswith("M  V30 "))
-    lines = text.replace("-\n", "").split("\n")
-    count = next(int(line.split()[1]) for line in lines if line.startswith("COUNTS "))
+    text = "\n".join(line[7:].strip() for line in record if line.startswith("M  V30 "))
+    lines = text.replace("-\n", " ").split("\n")
+    counts = [int(line.split()[1]) for line in lines if line.startswith("COUNTS ")]
     first = lines.index("BEGIN ATOM") + 1
     words = [line.split() for line in lines[first : lines.index("END ATOM")]]
-    if len(words) != count:
+    if counts != [len(words)]:
         raise ValueError
     options = [word.partition("=") for line in words for word in line[6:]]
     charges, radicals = (
@@ -179,6 +184,8 @@ def _make(cells: Sequence[Sequence[str]], charges: list[int], radicals: list[int
         radicals: codes of radicals.
     """
     positions = np.array([[float(x) for x in place] for *place, _ in cells]).reshape(-1, 3)
+    if not all(symbol for *_, symbol in cells):
+        raise ValueError
     numbers = [1 if symbol in _HYDROGEN else atomic_numbers[symbol] for *_, symbol in cells]
     atoms = Atoms(numbers, positions=positions)
     atoms.info["charge"] = sum(charges)

@@ -544,7 +544,9 @@ def test_a_published_split_is_kept(tmp_path):
     assert (card.split.published, card.id_key) == ("split", "material_id")
     for number, atoms in enumerate(structures):
         atoms.info["split"] = ("Test", "train", "train", "val")[number % 4]
+        atoms.info["split_2"] = ("test", "train")[number % 2]
     seen = inspect_structures(tmp_path, structures)
+    assert [target.key for target in seen.proposals.targets] == ["gap"]
     split = card_of(seen, tmp_path).split
     assert (split.published, split.published_test) == ("split", "Test")
     assert seen.split.published_why == (
@@ -584,7 +586,7 @@ def test_a_split_without_a_test_part_is_no_target(parts, tmp_path):
     seen = inspect_structures(tmp_path, structures)
     assert seen.split.published is None
     assert [target.key for target in seen.proposals.targets] == ["gap"]
-    assert ("subset", "is named as a split, but has no test part") in seen.proposals.left_out
+    assert ("subset", "is named as a split, but cannot be used as one") in seen.proposals.left_out
 
 
 def test_files_are_named_from_where_the_card_lies(tmp_path):

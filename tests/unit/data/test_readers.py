@@ -17,7 +17,7 @@ from rdkit.Chem import GetPeriodicTable
 from scipy.sparse.csgraph import connected_components
 from structure_files import csv_of_paths, extxyz, folder_of_files, truths
 
-from hydragnn_hpo.data.readers import READERS, reader_of
+from hydragnn_hpo.data.readers import READERS, is_single_structure, reader_of
 from hydragnn_hpo.data.readers import extxyz as extxyz_reader
 from hydragnn_hpo.data.readers import smiles as smiles_reader
 from hydragnn_hpo.data.readers.ase_file import format_of, single_structure
@@ -482,6 +482,8 @@ def test_charges_may_stand_in_the_lines_of_atoms(tmp_path: Path) -> None:
         (AMMONIUM.replace("  5  4  0", " 50  4  0"), "cannot be read as sdf"),
         (WITHOUT_AN_ATOM, "cannot be read as sdf"),
         (METHYL_V3000.replace("COUNTS 2", "COUNTS 3") + "$$$$\n", "cannot be read as sdf"),
+        (re.sub("M  V30.*\n", "", METHYL_V3000) + "$$$$\n", "cannot be read as sdf"),
+        (re.sub("M  V30 COUNTS.*\n", "", METHYL_V3000) + "$$$$\n", "cannot be read as sdf"),
         ("$$$$\n", "cannot be read as sdf"),
     ],
 )
@@ -494,9 +496,12 @@ def test_a_bad_record_leaves_the_other_molecules_alone(record, problem, tmp_path
 
 
 def test_one_molecule_is_wanted_where_one_belongs(tmp_path: Path) -> None:
-    (tmp_path / "a.sdf").write_text(AMMONIUM)
-    assert len(single_structure(tmp_path / "a.sdf")) == 5
+    for name, content in (("a.mol", AMMONIUM.partition(">")[0]), ("a.sdf", AMMONIUM)):
+        (tmp_path / name).write_text(content)
+        assert len(single_structure(tmp_path / name)) == 5
+        assert is_single_structure(Source(tmp_path / name), None)
     (tmp_path / "a.sdf").write_text(AMMONIUM * 2)
+    assert not is_single_structure(Source(tmp_path / "a.sdf"), None)
     with pytest.raises(DataError, match="holds several structures where one belongs"):
         single_structure(tmp_path / "a.sdf")
 

@@ -61,6 +61,13 @@ def test_each_step_of_a_run_counts_once(tmp_path: Path) -> None:
     )
 
 
+def test_files_of_a_run_count_once_also_where_each_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 6)
+    assert inspect_files(sorted((tmp_path / "run").iterdir())).sample.total == 6
+    seen = inspect_files([tmp_path / "run" / "OUTCAR", tmp_path / "run" / "vasprun.xml"])
+    assert [file.path.name for file in seen.files] == ["vasprun.xml"]
+
+
 @pytest.mark.parametrize("forces", [True, False])
 def test_one_energy_of_a_run_is_a_target(forces: bool, tmp_path: Path) -> None:
     write_run(tmp_path / "run", 8)
