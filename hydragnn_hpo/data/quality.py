@@ -598,8 +598,18 @@ def check_store(
     return Findings(damaged, None, {})
 
 
-def find_twins_of_models(path: Path, attributes: Collection[str]) -> list[UnresolvedTwins]:
-    """List near twins that models cannot tell apart, because of the attributes that they read.
+@dataclass(frozen=True, eq=False)
+class TwinsOfModels:
+    """Structures of a store that models cannot tell apart, because of what they read."""
+
+    near: list[UnresolvedTwins]
+    """Near twins whose targets differ, the worst first."""
+    same: list[NDArray[np.int64]]
+    """Rows of each set of twins, ascending."""
+
+
+def find_twins_of_models(path: Path, attributes: Collection[str]) -> TwinsOfModels:
+    """Find twins and near twins among structures that are equal in what models read.
 
     Args:
         path: an intact store; all of it is read.
@@ -616,7 +626,8 @@ def find_twins_of_models(path: Path, attributes: Collection[str]) -> list[Unreso
     signatures, _ = _scan_windows(index, seen, compositions, lambda _: None)
     spreads = {name: measure_spread(scan, name, Z_LIMIT) for name in stats["targets"]}
     pairs = find_near_pairs(signatures, scan.num_nodes, TOLERANCE, NEAR)
-    return [
+    same = [twins.rows for twins in find_twins(signatures, TOLERANCE)]
+    near: list[UnresolvedTwins] = [
         {
             **twins,
             "told_apart_by": [
@@ -627,6 +638,7 @@ def find_twins_of_models(path: Path, attributes: Collection[str]) -> list[Unreso
         }
         for twins in find_near_twins(seen, spreads, pairs)
     ]
+    return TwinsOfModels(near, same)
 
 
 def _find_damage(index: Index) -> list[str]:

@@ -220,8 +220,10 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     features = find_training_features(context, manifest, members)
     sizes = _size_curves(context, predictions, nets)
     table = _make_table(context, choice, manifest, diversity, tested.curves, sizes)
-    table |= {"local_descriptors": joined.judged, "verdict": _judge(context, tested, joined)}
-    table["test_twins"] = find_test_twins(context, manifest)
+    twins = find_test_twins(context, manifest)
+    verdict = _judge(context, tested, joined, twins)
+    table |= {"local_descriptors": joined.judged, "verdict": verdict}
+    table["test_twins"] = None if twins is None else twins.near
     tested.arrays.update(_distances_on_test(context, features, members))
     tested.arrays["trust"] = _trust_on_test(context, manifest, mixed, weights["kept"])
     _write_report(context.run, table, tested.arrays)
@@ -770,15 +772,33 @@ def collect_search_evidence(context: BuildContext) -> SearchEvidence:
     )
 
 
+class TwinsOfTest(NamedTuple):
+    """Structures that no member can tell from test structures."""
+
+    near: list[TestTwins]
+    """Near twins with other labels, the worst first, at most ``MOST_TWINS``."""
+    same: list[np.ndarray]
+    """Rows of each set of twins with a test structure."""
+
+
 def _judge(
-    context: BuildContext, tested: TestResult, joined: JoinedModels
+    context: BuildContext, tested: TestResult, joined: JoinedModels, twins: TwinsOfTest | None
 ) -> list[VerdictSentence]:
-    """Return the verdict on the heads and on the search."""
+    """Return the verdict on the heads and on the search.
+
+    Args:
+        context: data shared by all steps of the build.
+        tested: the heads on the test split.
+        joined: regressions on local descriptors that are members.
+        twins: twins of test structures; None if they are not known.
+    """
     far = find_far_labels(context)
     heads = [
         replace(head, local=joined.judged.get(head.name), far=far.get(head.name, head.far))
         for head in tested.evidence
     ]
+    if twins is not None:
+        heads = [count_independent(context, head, twins.same) for head in heads]
     missing = [judge_missing(name, splits) for name, splits in context.missing.items()]
     return missing + judge(add_data_curves(context, heads), collect_search_evidence(context))
 
@@ -895,16 +915,15 @@ def _distances_on_test(
     return arrays
 
 
-def find_test_twins(context: BuildContext, manifest: Manifest) -> list[TestTwins] | None:
-    """List the test structures with a near twin that no member can tell from them, worst first.
+def find_test_twins(context: BuildContext, manifest: Manifest) -> TwinsOfTest | None:
+    """Find the structures that no member can tell from test structures.
 
     Args:
         context: data shared by all steps of the build.
         manifest: manifest of the ensemble.
 
     Returns:
-        At most ``MOST_TWINS`` pairs; None if the stores hold more than ``MOST_SEARCHED`` graphs
-        or cannot be searched.
+        The twins; None if the stores hold more than ``MOST_SEARCHED`` graphs or cannot be searched.
     """
     if context.graphs.num_graphs > MOST_SEARCHED:
         return None
@@ -914,16 +933,17 @@ def find_test_twins(context: BuildContext, manifest: Manifest) -> list[TestTwins
     ]
     read = set.intersection(*(set(model.attributes) for model in models))
     place = {int(row): k for k, row in enumerate(context.rows_of("test"))}
-    listed: list[TestTwins] = []
+    listed, same = list[TestTwins](), list[np.ndarray]()
     first, best = 0, context.candidates[0]
     for entry in best.config.data:
         store = best.folder.path / entry.store
         try:
-            pairs = find_twins_of_models(store, read)
+            found = find_twins_of_models(store, read)
         except HydraError as error:  # an ensemble does not need them
             logger.warning("near twins are not searched: %s", error)
             return None
-        for twins in pairs:
+        same += [r + first for r in found.same if not place.keys().isdisjoint((r + first).tolist())]
+        for twins in found.near:
             target, rows = entry.prefix + twins["target"], [first + row for row in twins["rows"]]
             if target in context.targets and not place.keys().isdisjoint(rows):
                 listed.append(_place_in_test(twins, target, [place.get(row) for row in rows]))
@@ -931,7 +951,31 @@ def find_test_twins(context: BuildContext, manifest: Manifest) -> list[TestTwins
         first += graphs.num_graphs
         close(graphs)
     listed.sort(key=lambda twins: -twins["difference"] / max(twins["allowed"], 1e-300))
-    return listed[:MOST_TWINS]
+    return TwinsOfTest(listed[:MOST_TWINS], same)
+
+
+def count_independent(
+    context: BuildContext, head: HeadEvidence, same: Sequence[np.ndarray]
+) -> HeadEvidence:
+    """Complete what is known of a head by its test structures that have twins.
+
+    Args:
+        context: data shared by all steps of the build.
+        head: what is known already.
+        same: rows of each set of twins with a test structure.
+    """
+    _, mask = context.truth(head.name, "test")
+    rows = context.rows_of("test")[np.unique(context.graph_of_row(head.name, "test")[mask])]
+    tested, test = set(rows.tolist()), set(context.rows_of("test").tolist())
+    joint = {int(group): int(group) for group in context.graphs.group[rows]}
+    remembered = 0
+    for twins in same:
+        here = [row for row in twins.tolist() if row in tested]
+        remembered += len(here) * any(row not in test for row in twins.tolist())
+        groups = {joint[int(group)] for group in context.graphs.group[here]}
+        joint = {group: min(groups) if of in groups else of for group, of in joint.items()}
+    groups_left = len(set(joint.values()))
+    return replace(head, groups=groups_left, structures=len(rows), remembered=remembered)
 
 
 def _place_in_test(twins: UnresolvedTwins, target: str, places: Sequence[int | None]) -> TestTwins:

@@ -48,6 +48,9 @@ FEW_OF_KIND = 10
 FEW_GROUPS = 30
 """Groups below which an error or an interval is rough: its standard error is about a fifth."""
 
+MOST_REMEMBERED = 0.02
+"""Largest share of test structures with a twin outside of test with which figures are praised."""
+
 MOST_KINDS = 6
 """Kinds of structures that a sentence names."""
 
@@ -137,6 +140,10 @@ class HeadEvidence:
     mae: float = math.nan
     groups: int = 0
     """Groups of structures that the figures rest on."""
+    structures: int = 0
+    """Test structures with a label; 0 if their twins are not known."""
+    remembered: int = 0
+    """Those of them with a twin among the structures that the ensemble is made from."""
     spearman: float = math.nan
     """Rank correlation of |error| and sigma; NaN without one."""
     ause: float = math.nan
@@ -189,6 +196,11 @@ class HeadEvidence:
     def regions(self) -> str:
         """What covers a value: intervals, or sets of classes."""
         return "sets" if self.is_class else "intervals"
+
+    @property
+    def leaks(self) -> bool:
+        """Whether so many test structures have a twin outside of test that no figure is praised."""
+        return self.remembered > MOST_REMEMBERED * self.structures
 
     @property
     def learned(self) -> bool:
@@ -389,7 +401,7 @@ def judge(
     A head of classes one of which was never seen is not praised.
     """
     sentences = [
-        sentence
+        _tone_down(sentence) if head.leaks else sentence
         for head in heads
         for sentence in (rule(head) for rule in HEAD_RULES)
         if sentence is not None and not (head.absent and sentence["level"] == "good")
@@ -403,6 +415,11 @@ def _say(
 ) -> VerdictSentence:
     name = head.name if head else None
     return {"rule": rule, "head": name, "level": level, "sentence": sentence, "because": because}
+
+
+def _tone_down(sentence: VerdictSentence) -> VerdictSentence:
+    """Return a sentence that is no good news."""
+    return {**sentence, "level": "note"} if sentence["level"] == "good" else sentence
 
 
 def _title(head: HeadEvidence) -> str:
@@ -451,6 +468,27 @@ def judge_classes(head: HeadEvidence) -> VerdictSentence | None:
         "classes): whether it finds such structures is not known; label more of them.",
         head=head,
         because="a class that no tested structure has cannot be missed",
+    )
+
+
+def judge_leakage(head: HeadEvidence) -> VerdictSentence | None:
+    """Warn where test structures have twins among those that the ensemble is made from."""
+    if not head.remembered:
+        return None
+    shown = (
+        f"{head.remembered} of {head.structures} test structures of {_title(head)} have a near "
+        "copy among those that the ensemble is made from"
+    )
+    because = f"threshold {100 * MOST_REMEMBERED:.0f} % of the test structures"
+    if not head.leaks:
+        return _say("leakage", "note", f"{shown}.", head=head, because=because)
+    return _say(
+        "leakage",
+        "warning",
+        f"SERIOUS: {shown}: errors tell how well these are remembered, not how well new structures "
+        "are predicted. Keep what belongs together in one split (split.group in the card).",
+        head=head,
+        because=because,
     )
 
 
@@ -831,6 +869,7 @@ def judge_members(search: SearchEvidence) -> VerdictSentence | None:
 
 HEAD_RULES: tuple[Callable[[HeadEvidence], VerdictSentence | None], ...] = (
     judge_classes,
+    judge_leakage,
     judge_mean,
     judge_far,
     judge_elements,

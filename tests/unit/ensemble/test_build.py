@@ -21,6 +21,7 @@ from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import dump_config, load_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.quality import TwinsOfModels
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble import build
 from hydragnn_hpo.ensemble.artefact import read_artefact
@@ -30,6 +31,7 @@ from hydragnn_hpo.ensemble.candidates import open_build_context
 from hydragnn_hpo.ensemble.engine import Member, keep_heads, make_member, member_batches
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.uncertainty_scores import HeadOnLabels
+from hydragnn_hpo.ensemble.verdict import HeadEvidence
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.file_records import (
     CandidateErrors,
@@ -593,8 +595,17 @@ def test_near_twins_stand_by_their_place_in_the_test_split(built_zip, monkeypatc
         base | {"rows": train[:2], "ids": ["e", "f"], "difference": 9.0},
         base | {"rows": [train[0], test[0]], "ids": ["g", "h"], "target": "x", "difference": 9.0},
     ]
-    monkeypatch.setattr(build, "find_twins_of_models", lambda path, read: pairs)
-    listed = build.find_test_twins(context, manifest)
+    found = TwinsOfModels(pairs, [np.array([train[1], test[4]]), np.array(train[:2])])
+    monkeypatch.setattr(build, "find_twins_of_models", lambda path, read: found)
+    listed, same = build.find_test_twins(context, manifest)
+    assert [rows.tolist() for rows in same] == [[train[1], test[4]]]
     assert [(one["test"], one["ids"]) for one in listed] == [(5, ["c", "d"]), (3, ["b", "a"])]
+    head = build.count_independent(context, HeadEvidence("energy", "eV"), same)
+    groups = len(np.unique(context.graphs.group[test]))
+    assert (head.groups, head.structures, head.remembered) == (groups, len(test), 1)
+    both = [np.array([test[0], test[1]]), np.array([test[1], train[0], test[2]])]
+    head = build.count_independent(context, HeadEvidence("energy", "eV"), both)
+    joined = len(np.unique(context.graphs.group[test[:3]])) - 1
+    assert (head.groups, head.remembered) == (groups - joined, 2)
     monkeypatch.setattr(build, "MOST_SEARCHED", 10)
     assert build.find_test_twins(context, manifest) is None

@@ -237,6 +237,19 @@ def test_a_rule_speaks_on_its_side_of_the_threshold(rule, changes, level, words)
     assert words in (result[1] if result else "")
 
 
+def test_nothing_is_praised_whose_test_structures_are_remembered():
+    known = dataclasses.replace(GOOD, structures=50, remembered=2)
+    verdicts = judge([known])
+    assert {v["level"] for v in verdicts} == {"warning", "note"}
+    (sentence,) = [v["sentence"] for v in verdicts if v["level"] == "warning"]
+    assert sentence.startswith("SERIOUS: 2 of 50 test structures of band gap have a near copy")
+    few = judge([dataclasses.replace(known, remembered=1)])
+    assert [v["rule"] for v in few if v["level"] == "note"] == ["leakage"]
+    assert not [
+        v for v in judge([dataclasses.replace(known, remembered=0)]) if "copy" in v["sentence"]
+    ]
+
+
 def test_the_worst_kinds_come_first_and_the_others_are_counted():
     kinds = tuple(KindCoverage(f"e{n}", 0.5 - n / 100, 50) for n in range(8))
     assert verdict_by("kinds", kinds=kinds)[1].endswith(
