@@ -124,9 +124,12 @@ _SUFFIXES = {
 """Spellings of units at the end of names, as regular expressions; longer ones first."""
 
 _LEVELS = (
-    r"gap|homo|lumo|vbm|cbm|fermi|workfunction|work_function|eigenvalue|orbital_energ|"
+    r"gap|homo(?!gen)|lumo|vbm|cbm|fermi|workfunction|work_function|eigenvalue|orbital_energ|"
     r"ioni[sz]ation_(energy|potential)|electron_affinity|(^|_)[va]?i[pe]($|_)"
 )
+
+_OF_GAP_POTENTIAL = r"(^|_)gap_(energy|energies|forces?|stress|virial)"
+"""Results of a Gaussian approximation potential, as QUIP writes them."""
 
 _USUAL_UNITS = (
     (
@@ -864,7 +867,8 @@ class _Proposer:
     def _names_level(self, prop: Property) -> bool:
         """Check by its name whether a property of structures is a level or gap of electrons."""
         name = normalize_name(self._strip_calculator(prop.name))
-        return prop.level == "graph" and bool(re.search(_LEVELS, name))
+        named = re.search(_LEVELS, name) and not re.search(_OF_GAP_POTENTIAL, name)
+        return prop.level == "graph" and bool(named)
 
     def _judge_level(self, prop: Property, guess: UnitGuess) -> UnitGuess:
         """Judge the guessed unit of a level or gap by possible sizes and by what stands beside it.

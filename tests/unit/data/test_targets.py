@@ -609,6 +609,13 @@ def test_narrow_gaps_of_crystals_metals_and_between_spins_are_possible_in_ev():
     assert between["singlet_triplet_gap"].unit.name == "eV"
 
 
+def test_the_energy_of_a_gap_potential_is_no_gap():
+    energies = -900.0 - np.arange(20.0) ** 2
+    targets, _ = look_at(with_info(energies, "gap_energy", metals(20)))
+    assert (targets["gap_energy"].unit.name, targets["gap_energy"].unit.sure) == ("eV", "guessed")
+    assert guess_unit("homogeneity").name == "1"
+
+
 def test_units_that_the_file_states_are_said_and_unknown_ones_are_named():
     structures, energies = molecules()
     values = {"gap": LUMO - HOMO, "mu": 10.0 * LUMO, "A": HOMO**2, "u0": np.array(energies)}
