@@ -128,7 +128,7 @@ _SPELLINGS = {
     "mol": "mol mole",
     "kcal": "kcal",
     "kJ": "kj",
-    "1": "1 unitless dimensionless none",
+    "1": "1 unitless dimensionless none particle molecule",
 }
 """Usual spellings of each unit or part of one: as they stand here, or in capitals."""
 

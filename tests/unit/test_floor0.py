@@ -248,8 +248,8 @@ def test_factors_against_ase(unit, ours):
         ("eV/Ang", "eV/angstrom"), ("Ha/Bohr", "Hartree/bohr"), ("eV/A^3", "eV/angstrom^3"),
         ("e*Ang", "e*angstrom"), ("e a0", "e*bohr"), ("eV per atom", "eV/atom"),
         ("cm^-1", "1/cm"), ("mu_B", "muB"), ("", "1"), ("GPa(stress)", "GPa(stress)"),
-        ("GHz", None), ("a0 a0", None), ("cal/mol K", None), ("MeV", None), ("furlong", None),
-        ("Ha or eV", None), ("eV^x", None),
+        ("Hartree/particle", "Hartree"), ("GHz", None), ("a0 a0", None), ("cal/mol K", None),
+        ("MeV", None), ("furlong", None), ("Ha or eV", None), ("eV^x", None),
     ],
 )  # fmt: skip
 def test_spellings_of_units_in_other_programs(text, unit):

@@ -97,7 +97,7 @@ def of_evaluation(run, built):
     figures = dict.fromkeys((*keys, *(f"raw_{key}" for key in keys), "area_conformal"), 1234.0)
     figures |= {"mae": 0.00123, "rows": 123_456}
     head = SimpleNamespace(
-        entry=SimpleNamespace(unit="eV/angstrom"), figures=figures, strata={"all": figures}
+        entry=SimpleNamespace(shown_unit="eV/angstrom"), figures=figures, strata={"all": figures}
     )
     names = ("forces", "energy", "gap", "dipole", "polarizability", "heat_capacity")
     done = SimpleNamespace(structures=7, heads=dict.fromkeys(names, head))
@@ -105,7 +105,7 @@ def of_evaluation(run, built):
     yield ensemble_evaluate.strata_table(done), ["0.00123", "123456"]
     classes = {"rows": 17, "mae": 0.321, "rmse": 0.5, "accuracy": 0.875, "auc": 0.9, "ece": 0.1}
     of_class = SimpleNamespace(
-        entry=SimpleNamespace(unit="1"), figures=classes, strata={"all": classes}
+        entry=SimpleNamespace(shown_unit="1"), figures=classes, strata={"all": classes}
     )
     done = SimpleNamespace(structures=7, heads={"phase": of_class})
     yield ensemble_evaluate.evaluation_table(done), ["0.321", "0.875"]
@@ -115,7 +115,7 @@ def of_evaluation(run, built):
 def of_predictions(run, built):
     names = ("energy", "gap", "dipole", "polarizability", "heat_capacity")
     manifest = SimpleNamespace(
-        heads={n: SimpleNamespace(level="graph", shape="scalar", unit="eV") for n in names}
+        heads={n: SimpleNamespace(level="graph", shape="scalar", shown_unit="eV") for n in names}
     )
     values = SimpleNamespace(
         mean=np.full((1, 1), -1234.5678),

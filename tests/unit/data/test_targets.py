@@ -361,6 +361,7 @@ UNITS = {
         "dH_kj/mol": "kJ/mol",
         "formation_energy_ev_atom": "eV/atom",
         "e_mev_per_atom": "meV/atom",
+        "formation_energy_ev_natom": "eV/atom",
         "bulk_gpa": "GPa",
         "stress_kbar": "kbar",
         "last phdos peak cm-1": "1/cm",
