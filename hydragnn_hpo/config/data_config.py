@@ -881,6 +881,7 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     spread = math.sqrt(mean_of(squares))
     if first["shape"] == "class":
         spread = class_entropy(means)
+    first.pop("unseen", None)  # another set may have the class
     return {
         **_without_labels(first, several),
         "mean": mean,
