@@ -230,6 +230,8 @@ class TargetStats(TypedDict):
     be judged; absent before the store is built, and where there are none."""
     empty: NotRequired[list[str]]
     """Those of ``unlabelled`` without any label; absent as these."""
+    unseen: NotRequired[dict[str, list[str]]]
+    """Names of the classes that no label of a split has, by split; absent where there are none."""
     elements: NotRequired[ElementBaseline | None]
     """Baseline per element; null for vectors, tensors and targets that several data sets share."""
     atom_mean: NotRequired[AtomMean]

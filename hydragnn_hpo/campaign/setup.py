@@ -412,7 +412,8 @@ def check_labels(config: CampaignConfig, stats: StoreStats) -> list[str]:
         stats: statistics of its stores.
 
     Returns:
-        A sentence for each head that the ensemble will leave out.
+        A sentence for each head that the ensemble will leave out, and for each with a class that
+        some split lacks.
 
     Raises:
         ConfigError: a head has no label to validate trials on, or the ensemble would have no head.
@@ -437,7 +438,13 @@ def check_labels(config: CampaignConfig, stats: StoreStats) -> list[str]:
         )
     if sentences and len(sentences) == len(heads):
         raise ConfigError(sentences[0].replace("will leave it out", "would have no head"))
-    return sentences
+    return sentences + [
+        f"head '{name}': no structure of the split '{split}' has the class {classes[0]!r}"
+        f"{f' or {len(classes) - 1} others' * (len(classes) > 1)}: add some that have, or take "
+        "another seed in the card's [split]."
+        for name in heads
+        for split, classes in stats["targets"][name].get("unseen", {}).items()
+    ]
 
 
 def corners_of(config: CampaignConfig) -> Iterator[tuple[str, TrialConfig]]:

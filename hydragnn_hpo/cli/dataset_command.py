@@ -72,6 +72,8 @@ def _describe_build(store: Path, stats: Mapping[str, Any]) -> Iterator[str]:
                 "labels in train: an ensemble cannot predict it; label more structures, or raise "
                 "the shares in the card's [split]"
             )
+        for split, classes in target.get("unseen", {}).items():
+            yield f"{name}: {split} has no structure of class {', '.join(classes)}"
         if "sum_miss" in target:
             total, unit = target["sum"], shown_unit(target)
             words = f"'{total}'" if isinstance(total, str) else f"{total:g} {unit}"

@@ -217,11 +217,35 @@ def mark_unlabelled(columns: Columns, targets: Mapping[str, TargetStats]) -> dic
         elements = learned[name] | learned.get(target["derived_from"] or "", set())
         others = contain_others(columns, elements, node=target["level"] == "node")
         splits = split_of[target["level"]][columns.masks[name] & ~others]
+        every = split_of[target["level"]][columns.masks[name]]
         marked[name] = target
         if lacking := _name_absent(splits):
-            every = split_of[target["level"]][columns.masks[name]]
             marked[name] = {**target, "unlabelled": lacking, "empty": _name_absent(every)}
+        if unseen := _find_unseen(columns.targets[name][columns.masks[name]], every, target):
+            marked[name] = {**marked[name], "unseen": unseen}
     return marked
+
+
+def _find_unseen(
+    values: NDArray[np.float64], splits: NDArray[np.int8], target: TargetStats
+) -> dict[str, list[str]]:
+    """Find the classes that splits with labels do not have.
+
+    Args:
+        values: labels of a target, [R, w]; of classes 1 for the class and 0 for others.
+        splits: split of each label, [R].
+        target: its statistics.
+
+    Returns:
+        Names of the classes by split; empty for other targets.
+    """
+    classes, unseen = list(target.get("classes") or ()), dict[str, list[str]]()
+    for place, split in enumerate(SPLITS if classes else ()):
+        here = values[splits == place]
+        absent = [name for name, some in zip(classes, here.any(axis=0), strict=True) if not some]
+        if len(here) and absent:
+            unseen[split] = absent
+    return unseen
 
 
 def _name_absent(splits: NDArray[np.int8]) -> list[str]:

@@ -36,7 +36,6 @@ from hydragnn_hpo.ensemble.artefact import (
 from hydragnn_hpo.ensemble.calibrate import Moments, Strata, clip_to_bounds, largest_per_graph
 from hydragnn_hpo.ensemble.class_probabilities import (
     calibrate_probabilities,
-    cap_probabilities,
     class_sets,
     class_std,
 )
@@ -134,7 +133,7 @@ def _class_prediction(
         spread,
         *class_sets(probability, fit, 0.9, stratum),
         bounds={level: class_sets(probability, fit, level / 100, stratum) for level in levels},
-        members={name: cap_probabilities(own, fit.groups) for name, own in members.items()},
+        members=members,
     )
 
 

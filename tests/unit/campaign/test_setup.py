@@ -111,3 +111,11 @@ def test_a_campaign_whose_ensemble_would_have_no_head_is_refused():
 def test_folds_need_no_labels_in_sel_and_cal():
     assert check_labels(two_heads("cross"), stats_without(energy=["sel", "cal"], gap=[])) == []
     assert len(check_labels(two_heads("cross"), stats_without(energy=["test"], gap=[]))) == 1
+
+
+def test_classes_that_a_split_lacks_are_counted_before_the_first_trial():
+    unseen = {"test": ["toxic"], "cal": ["a", "b", "c"]}
+    stats = {"targets": {"energy": {}, "gap": {"unseen": unseen}}}
+    first, second = check_labels(two_heads(), stats)
+    assert "head 'gap': no structure of the split 'test' has the class 'toxic': add" in first
+    assert "no structure of the split 'cal' has the class 'a' or 2 others: add" in second

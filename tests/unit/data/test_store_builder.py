@@ -18,7 +18,7 @@ from comparing import assert_same_store
 from stores import read_store
 from unit.data.conftest import CARD, TARGETS
 
-from hydragnn_hpo.config.data_config import SPLITS, CardConfig
+from hydragnn_hpo.config.data_config import SPLITS, CardConfig, TargetConfig
 from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.data import convert_pieces, store_builder
 from hydragnn_hpo.data.build_merge import StoreLayout, split_windows
@@ -97,6 +97,20 @@ def test_a_label_of_an_element_that_train_does_not_know_does_not_count(columns: 
     assert marked["energy"]["unlabelled"] == ["val", "sel", "cal", "test"]
     assert marked["charge"]["unlabelled"] == ["val", "cal", "test"]
     assert "unlabelled" not in targets["charge"]
+
+
+def test_classes_are_counted_in_each_split(columns: Columns) -> None:
+    target = TargetConfig(level="graph", shape="class", classes=("safe", "toxic"), optional=True)
+    toxic = np.arange(18) < 6
+    classes = replace(
+        columns,
+        targets={"tox": np.stack([~toxic, toxic], axis=1).astype(float)},
+        masks={"tox": np.arange(18) != 17},
+        levels={"tox": "graph"},
+        split=np.array([0, 0, 0, 1, 1, 2, *[0, 1, 2, 3, 4] * 2, 0, 4], dtype=np.int8),
+    )
+    stats = mark_unlabelled(classes, fit_target_stats(classes, {"tox": target}))["tox"]
+    assert stats["unseen"] == {"cal": ["toxic"], "test": ["toxic"]}
 
 
 def test_a_published_file_needs_no_mark_of_its_own(

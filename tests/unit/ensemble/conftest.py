@@ -81,19 +81,24 @@ def molecule(rng: np.random.Generator) -> Atoms:
     if rng.random() < 0.3:
         atoms.set_cell(4.5 + rng.random(3))
         atoms.set_pbc(True)
+    return label(atoms)
+
+
+def label(atoms: Atoms) -> Atoms:
     distances = atoms.get_all_distances()
     atoms.arrays["charge"] = np.tanh(atoms.numbers - 5.0) * 0.3 + 0.05 * distances.mean(axis=1)
     atoms.info["energy"] = float(20.0 * distances.mean() + 0.2 * atoms.numbers.mean())
     return atoms
 
 
-def toy_columns(count: int = 60, seed: int = 0) -> tuple[Columns, CardConfig]:
+def toy_columns(
+    count: int = 60, seed: int = 0, structures: list[Atoms] | None = None
+) -> tuple[Columns, CardConfig]:
     rng = np.random.default_rng(seed)
     card = parse_config(CARD, CardConfig, where="card")
     rules = Rules(card.graphs.cutoff, card.graphs.min_distance, card.targets)
-    graphs = [
-        graph_of(molecule(rng), Place(Path("toy"), k + 1, f"m{k}"), rules) for k in range(count)
-    ]
+    made = map(label, structures) if structures else (molecule(rng) for _ in range(count))
+    graphs = [graph_of(a, Place(Path("toy"), k + 1, f"m{k}"), rules) for k, a in enumerate(made)]
     columns = columns_of(graphs, card.targets)
     columns.split[:] = rng.permutation(np.arange(count) % len(SPLITS))
     columns.stats.update(

@@ -1,5 +1,6 @@
 """From a run's trials to the zip, the table, and what is refused."""
 
+import ast
 import json
 import re
 import shutil
@@ -11,12 +12,14 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from ase.build import molecule
 from ase.data import atomic_numbers, chemical_symbols
 from safetensors.numpy import load_file, save_file
 from stores import write_store
-from unit.ensemble.conftest import toy_columns, trial_config
+from unit.ensemble.conftest import campaign_text, toy_columns, trial_config, write_trial
 
+from hydragnn_hpo import errors
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import dump_config, load_config
 from hydragnn_hpo.config.trial_config import TrialConfig
@@ -29,6 +32,7 @@ from hydragnn_hpo.ensemble.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.calibrate import GRID, Calibration, calibrate, key
 from hydragnn_hpo.ensemble.candidates import open_build_context
 from hydragnn_hpo.ensemble.engine import Member, keep_heads, make_member, member_batches
+from hydragnn_hpo.ensemble.evaluation import evaluate_ensemble, read_split
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.uncertainty_scores import HeadOnLabels
 from hydragnn_hpo.ensemble.verdict import HeadEvidence
@@ -305,6 +309,75 @@ def hide_labels(run: Path, name: str, *splits: str) -> None:
     shutil.rmtree(store)
     stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
     write_store(store, [columns], stats, card)
+
+
+def test_structures_without_any_neighbour_give_an_ensemble(tmp_path):
+    """Single atoms, and pairs that are further apart than every cutoff."""
+    rng = np.random.default_rng(0)
+    structures = [Atoms(rng.choice(["H", "C", "N", "O"])) for _ in range(40)]
+    structures += [Atoms("CO", [[0, 0, 0], [0, 0, 6.0 + 0.1 * k]]) for k in range(20)]
+    columns, card = toy_columns(structures=structures)
+    assert not len(columns.edges)
+    run = tmp_path / "run"
+    (run / "data").mkdir(parents=True)
+    write_store(run / "data/toy.bp", [columns], columns.stats, card)
+    (run / "campaign.toml").write_text(campaign_text())
+    store = open_store(run / "data/toy.bp")
+    for number, trial in enumerate(("t0001", "t0002", "t0003")):
+        write_trial(run, store, trial, number)
+    table = build_ensemble(run)
+    assert table["heads"]["energy"]["descriptor_mae"] is not None
+    assert np.isfinite(table["heads"]["charge"]["test_mae"])
+    ensemble = Ensemble.load(run / "ensemble.zip")
+    for atoms in ([Atoms("O")], [Atoms("O"), molecule("CH3OH")]):
+        prediction = ensemble.predict(atoms)
+        assert np.isfinite(prediction["energy"].mean).all()
+        assert np.isfinite(prediction["charge"].hi90).all()
+    done = evaluate_ensemble(ensemble, read_split(run / "data/toy.bp", "test", 4.0), card.targets)
+    assert set(done.heads) == {"energy", "charge"}
+
+
+REFUSALS = {
+    "no training has ended, and so there is nothing to lose": ["candidates.find_candidates"],
+    "the options of the command are checked before anything is read": [
+        *("candidates._keep_nets", "engine.device_of", "engine._check_device"),
+    ],
+    "the files of the run were altered after the trainings": [
+        *("candidates._check_heads", "candidates.read_stored_predictions"),
+        *("build.check_members", "engine.make_member", "engine._check_fits"),
+    ],
+    "no head has labels, which the build of the store finds": ["candidates.leave_out_heads"],
+}
+"""Why each error that a build can raise is found before the first trial, or loses no other head:
+see ``test_a_head_without_labels_in_a_split_leaves_the_others``, and ``check_labels``."""
+
+
+BUILDING = (
+    *("artefact_writer", "baselines", "build", "calibrate", "candidates", "class_probabilities"),
+    *("cross_calibrate", "cross_fit", "descriptors", "engine", "error_factors", "local_members"),
+    *("local_descriptors", "member_selection", "neighbor_densities", "regressions"),
+    *("simpler_models", "uncertainty_scores", "verdict"),
+)
+"""Modules whose code a build runs."""
+
+
+def test_each_refusal_of_a_build_loses_no_head_after_the_search():
+    found = set()
+    for module in BUILDING:
+        source = Path(build.__file__).with_name(f"{module}.py").read_text()
+        functions = [f for f in ast.walk(ast.parse(source)) if isinstance(f, ast.FunctionDef)]
+        found |= {
+            f"{module}.{function.name}"
+            for function in functions
+            for node in ast.walk(function)
+            if isinstance(node, ast.Raise) and names_error_for_users(node)
+        }
+    assert found == {name for names in REFUSALS.values() for name in names}
+
+
+def names_error_for_users(node: ast.Raise) -> bool:
+    made = node.exc.func.id if isinstance(node.exc, ast.Call) else ""  # type: ignore[attr-defined]
+    return isinstance(getattr(errors, made, None), type)
 
 
 @pytest.mark.parametrize("split", ["val", "sel", "cal", "test"])

@@ -28,7 +28,7 @@ from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.artefact import LOCAL_MEMBER, read_artefact
 from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.build import build_ensemble
-from hydragnn_hpo.ensemble.class_probabilities import temper
+from hydragnn_hpo.ensemble.class_probabilities import calibrate_probabilities
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_file import select_columns
@@ -205,7 +205,7 @@ def test_the_regression_is_a_member_of_heads_of_all_kinds(run, ensemble):
         mean = sum(weight * head.members[trial] for trial, weight in shares.items())
         mask, truth = test.masks[name], test.targets[name]
         if classes is not None:
-            mean = temper(mean, ensemble.manifest.heads[name].calibration.temperature)
+            mean = calibrate_probabilities(mean, ensemble.manifest.heads[name].calibration)
             error = -np.log((mean * truth)[mask].sum(axis=1)).mean()
         else:
             mean = np.maximum(mean, 0.0) if name == "dos" else mean
