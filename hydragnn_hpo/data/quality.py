@@ -707,15 +707,15 @@ def _report_forces(index: Index, stats: StoreStats) -> Iterator[ForceReport]:
             for name, energy in derived.items():
                 labels[name] += read_labels(columns, energy, name)
     for name, structures in labels.items():
-        found = compare_forces(structures)
-        if found is not None:
+        evidence = compare_forces(structures)
+        if evidence is not None:
             yield {
                 "target": name,
-                "verdict": found.verdict,
-                "ratio": found.ratio,
-                "error": found.error,
-                "count": found.count,
-                "sentence": found.sentence,
+                "verdict": evidence.verdict,
+                "ratio": evidence.ratio,
+                "error": evidence.error,
+                "count": evidence.count,
+                "sentence": evidence.sentence,
             }
 
 
