@@ -923,6 +923,7 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     spread = math.sqrt(mean_of(squares))
     if first["shape"] == "class":
         spread = class_entropy(means)
+    first = {**first}
     first.pop("unseen", None)  # another set may have the class
     atom_mean = _pool_atom_means(several)
     if atom_mean is not None:

@@ -18,7 +18,7 @@ from ase.data import chemical_symbols, covalent_radii
 from hydragnn_hpo.config import AttributeConfig, CardConfig, TargetConfig, mean_degree
 from hydragnn_hpo.data.build_plan import exceeds_limit
 from hydragnn_hpo.data.columns import Graph, columns_of
-from hydragnn_hpo.data.force_check import ForceEvidence, LabelledStructure, compare_forces
+from hydragnn_hpo.data.force_check import LabelledStructure, Verdict, compare_forces
 from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.properties import (
     PropertyTable,
@@ -378,38 +378,30 @@ def inspect_files(
     _check_size(paths[0], sample, ())
     table = collect_properties(sample.structures)
     runs = find_runs(sample.structures, table)
-    names = set() if runs is None else {key for key in runs.keys if key not in wanted}
-    numbers = {key: prop for key, prop in table.numbers.items() if key not in names}
-    table = replace(table, numbers=numbers)
+    names = {key for key in (runs.keys if runs else ()) if key not in wanted}
+    table = replace(table, numbers={k: v for k, v in table.numbers.items() if k not in names})
     proposals = _propose(files, sample, table, units, wanted)
     geometry = summarize_geometry(sample.structures, sample.names)
     split = _propose_split(sample, geometry, table, runs)
     id_key = _find_id_key(table, len(sample.structures))
-    proposals = _add_texts(proposals, table, sample, {id_key, split.published, *names})
-    proposals = _leave_out_names(proposals, names)
+    proposals = _add_texts(proposals, table, sample, {id_key, split.published}, names)
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     forces = list(_compare_forces(sample, table, proposals))
     warnings = [*_warn_of_files(skipped), *_warn_of_input(files, sample, length)]
     warnings += [*geometry.warnings, *_warn_of_structures(sample, geometry, set_aside)]
-    warnings += [*proposals.warnings, *filter(None, [split.warning])]
-    warnings += [
-        f"{name} {found.sentence}; 'run' refuses them until that is mended."
-        for name, found in forces
-        if found.verdict == "contradict"
-    ]
-    return Inspection(
-        make_identifier(_find_stem(paths), "data"),
-        files,
-        sample,
-        geometry,
-        split,
-        proposals,
-        id_key,
-        set_aside,
-        tuple(f"{name} {found.sentence}" for name, found in forces if found.verdict == "agree"),
-        tuple(warnings),
-    )
+    warnings += [*proposals.warnings, *_warn_of_forces(forces)]
+    warnings += [split.warning] if split.warning else []
+    agree = tuple(words for verdict, words in forces if verdict == "agree")
+    name = make_identifier(_find_stem(paths), "data")
+    known = (files, sample, geometry, split, proposals, id_key, set_aside, agree)
+    return Inspection(name, *known, tuple(warnings))
+
+
+def _warn_of_forces(forces: Sequence[tuple[Verdict, str]]) -> Iterator[str]:
+    for verdict, words in forces:
+        if verdict == "contradict":
+            yield f"{words}; 'run' refuses them until that is mended."
 
 
 def _read_files(
@@ -441,16 +433,18 @@ def _add_texts(
     table: PropertyTable,
     sample: StructureSample,
     roles: Set[str | None],
+    runs: Set[str],
 ) -> TargetProposals:
-    """Add texts of few values as classes, and leave out the others.
+    """Add texts of few values as classes, and leave out the others and the names of runs.
 
     Args:
         proposals: the proposals from numbers.
         table: all properties.
         sample: the structures.
         roles: names of texts that are no targets.
+        runs: names of properties that name the run of a structure.
     """
-    used = {*roles, *dict(proposals.left_out), *table.numbers}
+    used = {*roles, *runs, *dict(proposals.left_out), *table.numbers}
     texts = {key: counts for key, counts in table.texts.items() if key not in used}
     names = {target.name for target in proposals.targets}
     properties = {key: counts for key, counts in texts.items() if not names_splits(key)}
@@ -461,6 +455,7 @@ def _add_texts(
         "is named as a split, but cannot be used as one",
     )
     others = [(key, split if names_splits(key) else text) for key in texts if key not in known]
+    others += [(key, "names the run that a structure is a frame of") for key in sorted(runs)]
     return replace(
         proposals,
         targets=(*proposals.targets, *classes),
@@ -551,8 +546,12 @@ def _collect_stated_units(files: Sequence[DataFile], table: PropertyTable) -> di
 
 def _compare_forces(
     sample: StructureSample, table: PropertyTable, proposals: TargetProposals
-) -> Iterator[tuple[str, ForceEvidence]]:
-    """Yield each set of forces that is derived from an energy, and how it compares with that."""
+) -> Iterator[tuple[Verdict, str]]:
+    """Compare each set of forces that is derived from an energy with that.
+
+    Yields:
+        The verdict on it, and what was found.
+    """
     by_name = {target.name: target for target in proposals.targets}
     for target in proposals.targets:
         if target.level != "node" or target.derived_from is None:
@@ -572,16 +571,9 @@ def _compare_forces(
                 cell = np.asarray(atoms.cell.array)
                 labels = (atoms.numbers, atoms.positions, cell, atoms.pbc, value, forces * factor)
                 structures.append(LabelledStructure(*labels))
-        found = compare_forces(structures)
-        if found is not None:
-            yield target.name, found
-
-
-def _leave_out_names(proposals: TargetProposals, names: Set[str]) -> TargetProposals:
-    """Return the proposals with the reason why properties that name runs are no targets."""
-    why = "names the run that a structure is a frame of"
-    left_out = (*proposals.left_out, *((name, why) for name in sorted(names)))
-    return replace(proposals, left_out=left_out)
+        evidence = compare_forces(structures)
+        if evidence is not None:
+            yield evidence.verdict, f"{target.name} {evidence.sentence}"
 
 
 def _propose_split(

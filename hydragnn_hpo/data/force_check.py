@@ -91,6 +91,9 @@ _FACTORS = {
 """Usual mistakes, and the factor by which they change energies or forces."""
 
 
+Verdict = Literal["agree", "contradict", "unclear"]
+
+
 @dataclass(frozen=True, eq=False)
 class LabelledStructure:
     """A structure with its energy and forces."""
@@ -113,7 +116,7 @@ class LabelledStructure:
 class ForceEvidence:
     """What some structures tell about their forces."""
 
-    verdict: Literal["agree", "contradict", "unclear"]
+    verdict: Verdict
     """``contradict`` only on solid evidence."""
     ratio: float
     """Change of the energy over that by the forces: 1 where they agree, -1 for the wrong sign."""
@@ -161,10 +164,10 @@ def compare_forces(structures: Sequence[LabelledStructure]) -> ForceEvidence | N
         The evidence; None where there are too few structures to tell anything.
     """
     changes = [part for part in _compare_steps(structures) if part.shape[1]]
-    found = np.concatenate(changes, axis=1) if changes else np.zeros((3, 0))
-    found = found[:, np.argsort(found[2], kind="stable")[:MOST_PAIRS]]
-    if found.shape[1] >= MIN_PAIRS:
-        return _judge_steps(found[0], found[1])
+    pairs = np.concatenate(changes, axis=1) if changes else np.zeros((3, 0))
+    pairs = pairs[:, np.argsort(pairs[2], kind="stable")[:MOST_PAIRS]]
+    if pairs.shape[1] >= MIN_PAIRS:
+        return _judge_steps(pairs[0], pairs[1])
     return _judge_curvature(structures)
 
 
@@ -251,42 +254,28 @@ def _judge_steps(change: Array, by_forces: Array) -> ForceEvidence:
     error = float(np.std([_weighted_median(ratios[draw], weights[draw]) for draw in draws]))
     within = np.abs(ratios - ratio) <= 0.5 * abs(ratio)
     consistent = float(weights[within].sum() / weights.sum()) >= CONSISTENT
-    what = (
-        f"over {count} small steps between structures the energy changes by {ratio:.3g} times what "
-        "they say"
-    )
-    if RIGHT[0] <= ratio <= RIGHT[1] and (consistent or error <= MAX_ERROR):
-        return ForceEvidence("agree", ratio, error, count, f"agree with the energies: {what}")
-    if consistent:
-        return ForceEvidence(
-            "contradict",
-            ratio,
-            error,
-            count,
-            f"contradict the energies: {what}, which should be 1{_explain_ratio(ratio)}",
-        )
     along = float(weights[ratios > 0.0].sum() / weights.sum())
     many = count >= MANY_PAIRS and float(np.median(weights)) >= MANY_CHANGED
-    if many and abs(ratio) <= CONSTANT and error <= CONSTANT / 4:
-        return ForceEvidence(
-            "contradict",
-            ratio,
-            error,
-            count,
-            f"contradict the energies: {what}, which should be 1: do the energies include the "
-            "kinetic energy?",
-        )
-    if many and UNRELATED[0] <= along <= UNRELATED[1]:
-        return ForceEvidence(
-            "contradict",
-            ratio,
-            error,
-            count,
+    changes = f"over {count} small steps between structures the energy changes by {ratio:.3g} times"
+    what = f"{changes} what they say"
+    verdict: Verdict = "contradict"
+    if RIGHT[0] <= ratio <= RIGHT[1] and (consistent or error <= MAX_ERROR):
+        verdict, sentence = "agree", f"agree with the energies: {what}"
+    elif consistent:
+        mistake = _explain_ratio(ratio)
+        sentence = f"contradict the energies: {what}, which should be 1{mistake}"
+    elif many and abs(ratio) <= CONSTANT and error <= CONSTANT / 4:
+        kinetic = "do the energies include the kinetic energy?"
+        sentence = f"contradict the energies: {what}, which should be 1: {kinetic}"
+    elif many and UNRELATED[0] <= along <= UNRELATED[1]:
+        sentence = (
             f"contradict the energies: over {count} small steps between structures the energy "
             f"rises in {100.0 * along:.0f} % where they say so, as by chance: one of both is of "
-            "another calculation",
+            "another calculation"
         )
-    return ForceEvidence("unclear", ratio, error, count, f"do not clearly fit the energies: {what}")
+    else:
+        verdict, sentence = "unclear", f"do not clearly fit the energies: {what}"
+    return ForceEvidence(verdict, ratio, error, count, sentence)
 
 
 def _weighted_median(values: Array, weights: Array) -> float:
@@ -318,43 +307,55 @@ def _judge_curvature(structures: Sequence[LabelledStructure]) -> ForceEvidence |
     fit = fit[:: max(1, len(fit) // MOST_STRUCTURES)][:MOST_STRUCTURES]
     if len(fit) < MIN_STRUCTURES or not any(s.forces.any() for s in fit):
         return None
-    above, fitted = _estimate_relaxations(fit)
     controls, sizes = _describe_composition(fit), np.array([len(s.numbers) for s in fit])
     free = len(fit) - int(np.linalg.matrix_rank(controls)) - 1
     if free < MIN_STRUCTURES // 2:
         return None
+    above, fitted = _estimate_relaxations(fit)
     energies = np.array([s.energy for s in fit])
     left = [_remove_controls(values / sizes, controls) for values in (energies, above)]
     # A few structures next to an inflection point would decide alone.
     energy, stiff = (_clip(values) for values in left)
-    ratio = float(stiff @ energy) / max(float(stiff @ stiff), 1e-300)
-    rest = energy - ratio * stiff
-    error = float(np.sqrt(stiff**2 @ rest**2)) / max(float(stiff @ stiff), 1e-300)
-    error *= float(np.sqrt(len(fit) / free))
-    correlation = float(np.corrcoef(stiff, energy)[0, 1]) if stiff.any() and energy.any() else 0.0
+    square = max(float(stiff @ stiff), 1e-300)
+    ratio = float(stiff @ energy) / square
+    error = float(np.sqrt(stiff**2 @ (energy - ratio * stiff) ** 2 * len(fit) / free)) / square
+    correlation = float(stiff @ energy) / max(float(np.sqrt(square * (energy @ energy))), 1e-300)
     solid = fitted.explained >= MIN_EXPLAINED and abs(ratio) >= MIN_SIGMA * error > 0.0
     solid &= abs(correlation) >= MIN_CORRELATION
+    verdict, sentence = _explain_curvature(ratio, fitted, len(fit), solid=solid)
+    return ForceEvidence(verdict, ratio, error, len(fit), sentence)
+
+
+def _explain_curvature(
+    ratio: float, fitted: "_Fit", count: int, *, solid: bool
+) -> tuple[Verdict, str]:
+    """Conclude from energies above stationary points.
+
+    Args:
+        ratio: change of the energy over that by the forces.
+        fitted: what the potential is like.
+        count: number of structures.
+        solid: whether the ratio is far from 0, and the potential explains the forces.
+
+    Returns:
+        The verdict, and what was found.
+    """
     if solid and ratio < 0.0 and fitted.inverted >= MIN_INVERTED:
-        sentence = (
-            f"contradict the energies: in {len(fit)} structures the energy falls where they say "
-            f"that it rises (correlation {correlation:.2f}): the sign of one is wrong"
+        return "contradict", (
+            f"contradict the energies: in {count} structures the energy falls where they say that "
+            "it rises: the sign of one is wrong"
         )
-        return ForceEvidence("contradict", ratio, error, len(fit), sentence)
-    right = solid and ratio > 0.0 and fitted.inverted <= 1.0 - MIN_INVERTED
     weak = ratio >= FAR_OFF[0] and fitted.stiffness <= STIFFNESS[0]
     strong = ratio <= FAR_OFF[1] and fitted.stiffness >= STIFFNESS[1]
-    if right and (weak or strong):
-        sentence = (
-            f"contradict the energies: in {len(fit)} structures these change about {ratio:.2g} "
-            f"times as much as the forces say{_explain_ratio(ratio, near=NEAR_FACTOR * 3)}"
+    if not solid or ratio < 0.0 or fitted.inverted > 1.0 - MIN_INVERTED:
+        sentence = f"cannot be compared with the energies: the {count} structures differ too much"
+        return "unclear", sentence
+    if weak or strong:
+        return "contradict", (
+            f"contradict the energies: in {count} structures these change about {ratio:.2g} times "
+            f"as much as the forces say{_explain_ratio(ratio, near=3.0 * NEAR_FACTOR)}"
         )
-        return ForceEvidence("contradict", ratio, error, len(fit), sentence)
-    sentence = (
-        f"have the sign of the energies, by {len(fit)} structures"
-        if right
-        else f"cannot be compared with the energies: the {len(fit)} structures differ too much"
-    )
-    return ForceEvidence("agree" if right else "unclear", ratio, error, len(fit), sentence)
+    return "agree", f"have the sign of the energies, by {count} structures"
 
 
 def _clip(values: Array) -> Array:

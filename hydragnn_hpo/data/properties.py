@@ -128,7 +128,11 @@ class Property:
         return self.binary and bool(marks)
 
     def by_structure(self) -> dict[int, Array]:
-        """Return the rows of each structure that has the property, by its index."""
+        """Split the values by structure.
+
+        Returns:
+            Rows of each structure that has the property, by its index.
+        """
         first = np.flatnonzero(np.diff(self.structure, prepend=-1))
         parts = np.split(self.values, first[1:])
         return dict(zip(self.structure[first].tolist(), parts, strict=True))

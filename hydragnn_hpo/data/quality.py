@@ -713,15 +713,15 @@ def _report_forces(index: Index, stats: StoreStats) -> Iterator[ForceReport]:
                 per_atom = stats["targets"][energy].get("energy") == "per_atom"
                 labels[name] += read_labels(columns, energy, name, per_atom=per_atom)
     for name, structures in labels.items():
-        found = compare_forces(structures)
-        if found is not None:
+        evidence = compare_forces(structures)
+        if evidence is not None:
             yield {
                 "target": name,
-                "verdict": found.verdict,
-                "ratio": found.ratio,
-                "error": found.error,
-                "count": found.count,
-                "sentence": found.sentence,
+                "verdict": evidence.verdict,
+                "ratio": evidence.ratio,
+                "error": evidence.error,
+                "count": evidence.count,
+                "sentence": evidence.sentence,
             }
 
 

@@ -154,8 +154,6 @@ def propose_split(
 ) -> SplitProposal:
     """Propose how to split the structures of a new data set.
 
-    Runs are kept together by their composition where these are many.
-
     Args:
         total: number of structures of the data set.
         read: number of structures in the sample that was read.
@@ -178,24 +176,33 @@ def propose_split(
         return SplitProposal("composition", propose_shares(groups), *known, why, warning)
     if runs is not None and runs.count >= len(SPLITS):
         groups = round(runs.count * total / read)
-        about = "about " if total > read else ""
-        why = f"{_describe_runs(read, runs)}; none of {about}{groups:,} stands in two splits"
+        why = f"{_describe_runs(read, runs)}; none stands in two splits"
         warning = _warn_of_calibration(groups, "runs")
         return SplitProposal(runs.group, propose_shares(groups), *known, why, warning)
     named = "one composition" if compositions == 1 else f"{compositions} compositions"
     why = f"{named}: too few to keep them apart; every structure for itself"
-    warning = (
-        f"only {named}: structures of one composition stand in train "
-        "and test, so errors and error bars hold for more of the same, not for other substances."
-    )
+    few = (_warn_of_few(named, read, runs), _warn_of_calibration(total, "structures"))
+    warning = " ".join(sentence for sentence in few if sentence)
+    return SplitProposal("structure", propose_shares(total), *known, why, warning)
+
+
+def _warn_of_few(compositions: str, read: int, runs: FoundRuns | None) -> str:
+    """Return the warning of structures that are each a group of its own.
+
+    Args:
+        compositions: number of compositions, in words.
+        read: number of structures in the sample that was read.
+        runs: runs of frames among them.
+    """
     if runs is not None:
-        warning = (
+        return (
             f"{_describe_runs(read, runs)}: too few for the {len(SPLITS)} splits, so frames of one "
             "run stand in train and test, and no error tells anything about another run; add runs."
         )
-    if few := _warn_of_calibration(total, "structures"):
-        warning = f"{warning} {few}"
-    return SplitProposal("structure", propose_shares(total), *known, why, warning)
+    return (
+        f"only {compositions}: structures of one composition stand in train and test, so errors "
+        "and error bars hold for more of the same, not for other substances."
+    )
 
 
 def _describe_runs(read: int, runs: FoundRuns) -> str:

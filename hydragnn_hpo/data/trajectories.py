@@ -8,7 +8,7 @@ Shapes: G graphs, N nodes.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -111,19 +111,27 @@ def measure_steps(frames: Frames, lag: int = 1) -> Array:
     begin = np.cumsum(sizes[graphs]) - sizes[graphs]
     within = np.arange(len(owner)) - np.repeat(begin, sizes[graphs])
     here, there = starts[owner] + within, starts[earlier[owner]] + within
-    step = frames.positions[here] - frames.positions[there]
-    cells = np.where(frames.pbc[:, :, None], frames.cell, 0.0)
-    periodic = np.flatnonzero(frames.pbc[owner].any(axis=1))
-    if len(periodic):
-        inverse = np.zeros_like(cells)
-        inverse[graphs] = np.linalg.pinv(cells[graphs])
-        of = owner[periodic]
-        shift = np.round(np.einsum("ni,nij->nj", step[periodic], inverse[of]))
-        step[periodic] -= np.einsum("ni,nij->nj", shift, cells[of])
+    step = _wrap(frames.positions[here] - frames.positions[there], frames, owner)
     length = np.linalg.norm(step, axis=1)
     length[frames.numbers[here] != frames.numbers[there]] = np.inf
     result[graphs] = np.maximum.reduceat(length, begin)
     return result
+
+
+def _wrap(step: Array, frames: Frames, owner: NDArray[np.int64]) -> Array:
+    """Return displacements of atoms to the nearest periodic images.
+
+    Args:
+        step: displacements, angstrom, [n, 3].
+        frames: with the cells.
+        owner: graph of each displacement, [n].
+    """
+    if not frames.pbc[owner].any():
+        return step
+    graphs, place = np.unique(owner, return_inverse=True)
+    cells = np.where(frames.pbc[graphs][:, :, None], frames.cell[graphs], 0.0)
+    shift = np.round(np.einsum("ni,nij->nj", step, np.linalg.pinv(cells)[place]))
+    return np.asarray(step - np.einsum("ni,nij->nj", shift, cells[place]), dtype=np.float64)
 
 
 def number_runs(windows: Iterator[Frames]) -> NDArray[np.int64]:
@@ -213,10 +221,7 @@ def _names_runs(
     counts = Counter(names)
     if key in ("composition", "structure", TRAJECTORY) or not 2 <= len(counts) <= len(names) / 2:
         return False
-    of_name = defaultdict(set)
-    for name, formula in zip(names, formulas, strict=True):
-        of_name[name].add(formula)
-    if any(len(found) > 1 for found in of_name.values()):
+    if len(set(zip(names, formulas, strict=True))) > len(counts):  # one has two compositions
         return False
     named = _NAMES.search(normalize_name(key)) is not None
     if named and (len(set(formulas)) == 1 or len(counts) > len(set(formulas))):

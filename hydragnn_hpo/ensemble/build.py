@@ -219,11 +219,9 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     manifest = joined.add_to_manifest(manifest)
     features = find_training_features(context, manifest, members)
     sizes = _size_curves(context, predictions, nets)
-    table = _make_table(context, choice, manifest, diversity, tested.curves, sizes)
     twins = find_test_twins(context, manifest)
-    verdict = _judge(context, tested, joined, twins)
-    table |= {"local_descriptors": joined.judged, "verdict": verdict}
-    table["test_twins"] = None if twins is None else twins.near
+    table = _make_table(context, choice, manifest, diversity, tested.curves, sizes, twins)
+    table |= {"local_descriptors": joined.judged, "verdict": _judge(context, tested, joined, twins)}
     tested.arrays.update(_distances_on_test(context, features, members))
     tested.arrays["trust"] = _trust_on_test(context, manifest, mixed, weights["kept"])
     _write_report(context.run, table, tested.arrays)
@@ -938,12 +936,13 @@ def find_test_twins(context: BuildContext, manifest: Manifest) -> TwinsOfTest | 
     for entry in best.config.data:
         store = best.folder.path / entry.store
         try:
-            found = find_twins_of_models(store, read)
+            twins_of_store = find_twins_of_models(store, read)
         except HydraError as error:  # an ensemble does not need them
             logger.warning("near twins are not searched: %s", error)
             return None
-        same += [r + first for r in found.same if not place.keys().isdisjoint((r + first).tolist())]
-        for twins in found.near:
+        sets = [rows + first for rows in twins_of_store.same]
+        same += [rows for rows in sets if not place.keys().isdisjoint(rows.tolist())]
+        for twins in twins_of_store.near:
             target, rows = entry.prefix + twins["target"], [first + row for row in twins["rows"]]
             if target in context.targets and not place.keys().isdisjoint(rows):
                 listed.append(_place_in_test(twins, target, [place.get(row) for row in rows]))
@@ -1194,6 +1193,7 @@ def _make_table(
     diversity: dict[str, HeadDiversity],
     curves: dict[str, Curves],
     by_size: dict[str, list[EnsembleSize]],
+    twins: TwinsOfTest | None,
 ) -> EnsembleTable:
     """Return the table of a build.
 
@@ -1204,6 +1204,7 @@ def _make_table(
         diversity: diversity of the members on ``sel``, by head.
         curves: curves on ``test``, by head.
         by_size: errors of ensembles of each size, by method.
+        twins: twins of test structures; None if they are not known.
     """
     return {
         "path": str(context.run.ensemble),
@@ -1219,6 +1220,7 @@ def _make_table(
         "warnings": list_warnings(context, manifest),
         "candidates": _candidate_errors(context),
         "by_size": by_size,
+        "test_twins": None if twins is None else twins.near,
     }
 
 

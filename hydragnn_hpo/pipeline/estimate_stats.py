@@ -154,12 +154,13 @@ def check_forces(card: CardConfig, card_path: Path, heads: Collection[str]) -> N
     columns = columns_of(graphs, card.targets)
     for name, energy in derived.items():
         per_atom = card.targets[energy].energy == "per_atom"
-        found = compare_forces(list(read_labels(columns, energy, name, per_atom=per_atom)))
-        if found is not None and found.verdict == "contradict":
+        labels = list(read_labels(columns, energy, name, per_atom=per_atom))
+        evidence = compare_forces(labels)
+        if evidence is not None and evidence.verdict == "contradict":
             raise DataError(
-                f"{card_path}: {name} {found.sentence}; mend the data or the card's unit, or drop "
-                f"the head of {name}; to learn them as they are, write 'trust_forces = true' at "
-                "the top of the card."
+                f"{card_path}: {name} {evidence.sentence}; mend data or unit, or drop the head of "
+                f"{name}; to learn them as they are, write 'trust_forces = true' at the top of the "
+                "card."
             )
 
 
@@ -316,12 +317,15 @@ def check_campaign_file(
         guesses = [estimate_stats(p, [run.store(card.name)], None) for p, card in cards.items()]
         facts = _facts(config, facts, guesses)
     check_campaign(CheckedCampaign(config, path, facts, packed_later), source)
-    if not built:
-        learned = config.trial.get("heads", {})
-        for (card_path, known), entry in zip(cards.items(), config.data, strict=True):
-            heads = [name.removeprefix(entry.prefix) for name in learned]
-            check_forces(known, card_path, heads)
+    _check_forces(config, {} if built else cards)
     return names
+
+
+def _check_forces(config: CampaignConfig, cards: Mapping[Path, CardConfig]) -> None:
+    """Check the forces that a campaign learns, see ``check_forces``."""
+    learned = config.trial.get("heads", {})
+    for (path, card), entry in zip(cards.items(), config.data, strict=False):
+        check_forces(card, path, [name.removeprefix(entry.prefix) for name in learned])
 
 
 def _has_budget(config: CampaignConfig) -> bool:
