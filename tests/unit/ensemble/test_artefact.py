@@ -273,7 +273,7 @@ def rename_level(values: dict, name: str) -> None:
         ),
         (
             lambda v: v["heads"]["charge"].update(derived_from="energy"),
-            "charge.derived_from is 'energy', which is no target with energy = \"total\"",
+            "charge is neither forces (level node, shape vector, unit like eV/angstrom) nor stress",
         ),
         (lambda v: v["heads"]["charge"].update(level="graph"), "has level 'graph' in 'ensemble"),
         (lambda v: v["heads"]["energy"].update(mean=1e300), "'heads.energy.mean' is 1e+300"),
