@@ -394,7 +394,7 @@ class Ensemble:
             DataError: a structure cannot become a graph, or the store's edges are too short.
         """
         columns = self._columns(structures)
-        self._warn_of_levels(() if columns is structures else (90, *levels))  # commands say it
+        self._warn_of_levels(() if columns is structures else levels)  # commands say it
         indices = np.arange(columns.num_graphs) if indices is None else np.asarray(indices)
         parts: dict[str, list[Moments]] = {name: [] for name in self.manifest.heads}
         values: dict[str, MemberValues] = {name: {} for name in self.manifest.heads}
