@@ -155,7 +155,7 @@ def check(
     ] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Check for damage, duplicates, leakage and outliers; exit 1 for damage or leakage."""
+    """Check damage, duplicates, leakage, outliers, forces; exit 1 if that is serious."""
     from rich.console import Console
 
     from hydragnn_hpo.data import check_store
@@ -511,13 +511,23 @@ def _few(names: Sequence[str], limit: int = 4) -> str:
 
 
 def _verdict(report: Mapping[str, Any]) -> str:
-    if not report["serious"]:
-        far = {name: one["far"] for name, one in report["outliers"].items() if one["far"]}
-        if not far:
-            return "Nothing serious."
+    reasons = []
+    if any(split["twins"] or split["groups"] for split in report["leakage"]["splits"].values()):
+        reasons.append(
+            "SERIOUS: train knows structures of other splits. Group by what they share "
+            "(split.group), drop the duplicates, or, where the split is published, report results "
+            "without them, too."
+        )
+    wrong = [one["target"] for one in report["forces"] if one["verdict"] == "contradict"]
+    if wrong:
+        reasons.append(
+            f"SERIOUS: {', '.join(wrong)} cannot be the derivative of the energy beside it. Mend "
+            "the sign, the unit or the origin of one of both."
+        )
+    far = {name: one["far"] for name, one in report["outliers"].items() if one["far"]}
+    if far:
         named = ", ".join(f"{count} of {name}" for name, count in far.items())
-        return f"Values far from all others, which spoil a training: {named} (see the outliers)."
-    return (
-        "SERIOUS: train knows structures of other splits. Group by what they share (split.group), "
-        "drop the duplicates, or, where the split is published, report results without them, too."
-    )
+        reasons.append(
+            f"Values far from all others, which spoil a training: {named} (see the outliers)."
+        )
+    return "\n".join(reasons) or "Nothing serious."

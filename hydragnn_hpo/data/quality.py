@@ -267,8 +267,8 @@ class DamageReport(ReportSettings):
     damage: list[str]
     """A sentence per damaged part; empty where there is no damage."""
     serious: bool
-    """Whether the store is damaged, or a structure outside of train has a twin or its group in
-    train."""
+    """Whether the store is damaged, a structure outside of train has a twin or its group in train,
+    or forces contradict their energy."""
 
 
 class ForceReport(TypedDict):
@@ -554,7 +554,7 @@ class Findings:
 
     @property
     def serious(self) -> bool:
-        """Whether the store is damaged, or train shares structures with another split."""
+        """Whether the store is damaged, train shares structures, or forces contradict energies."""
         return self.report["serious"]
 
 
@@ -667,6 +667,7 @@ def _check_intact_store(index: Index, settings: ReportSettings, progress: Progre
     progress("looking at targets")
     spreads = {name: measure_spread(scan, name, z_limit) for name in stats["targets"]}
     leakage = _report_leakage(scan, signatures, twins, tolerance, compositions)
+    forces = list(_report_forces(index, stats))
     report: StoreReport = {
         **settings,
         "checksum": stats["checksum"],
@@ -680,10 +681,18 @@ def _check_intact_store(index: Index, settings: ReportSettings, progress: Progre
         "near_twins": find_near_twins(
             scan, spreads, find_near_pairs(signatures, scan.num_nodes, tolerance, NEAR)
         ),
-        "forces": list(_report_forces(index, stats)),
-        "serious": any(s["twins"] or s["groups"] for s in leakage["splits"].values()),
+        "forces": forces,
+        "serious": _shares_with_train(leakage) or any(map(_contradicts, forces)),
     }
     return Findings(report, scan, spreads)
+
+
+def _shares_with_train(leakage: LeakageReport) -> bool:
+    return any(split["twins"] or split["groups"] for split in leakage["splits"].values())
+
+
+def _contradicts(forces: ForceReport) -> bool:
+    return forces["verdict"] == "contradict"
 
 
 MOST_COMPARED, MOST_WINDOWS = 2000, 20

@@ -457,4 +457,7 @@ def test_forces_that_contradict_their_energy_are_reported(
     report = checked(structures)
     assert [(one["target"], one["verdict"]) for one in report["forces"]] == [("push", "contradict")]
     assert report["forces"][0]["ratio"] == pytest.approx(-1.0, abs=1e-6)
-    assert any("CONTRADICTION: push" in str(block) for block in findings_blocks(report, 5))
+    blocks = [str(block) for block in findings_blocks(report, 5)]
+    assert any("CONTRADICTION: push" in block for block in blocks)
+    assert report["serious"]
+    assert blocks[-1].startswith("SERIOUS: push cannot be the derivative")

@@ -136,3 +136,8 @@ def test_forces_that_are_not_learned_are_not_compared(springs):
     check_forces(card, springs / "springs.toml", ["e"])
     with pytest.raises(DataError, match="f contradict the energies"):
         check_forces(card, springs / "springs.toml", ["e", "f"])
+    overlap = [Atoms("Cu2", info={"e": 1.0}) for _ in range(3)]
+    for atoms in overlap:
+        atoms.arrays["f"] = np.zeros((2, 3))
+    write(springs / "springs.extxyz", overlap, format="extxyz")
+    check_forces(card, springs / "springs.toml", ["e", "f"])  # none can be used: the build tells
