@@ -44,9 +44,9 @@ RIGHT = (0.65, 1.5)
 """Ratios of energy changes to those by the forces that are right for steps of this length; 0.53 and
 1.89, bohr for angstrom, are not."""
 
-CONSISTENT, MAX_ERROR = 0.7, 0.1
-"""Share of the pairs (by their weight) whose ratio must be within half of the common one; where
-energies are noisy, the standard error of a right ratio is enough."""
+CONSISTENT, MAX_ERROR, MAX_WEIGHT = 0.7, 0.1, 3.0
+"""Share of the pairs (by their weight) whose ratio must be within half of the common one; largest
+standard error, relative to ratios above 1; and the largest weight of a pair, in medians."""
 
 MANY_PAIRS, MANY_CHANGED, UNRELATED = 100, 0.02, (0.4, 0.6)
 """Number of pairs, their median change by the forces in eV, and the share of them (by weight) in
@@ -164,10 +164,10 @@ def compare_forces(structures: Sequence[LabelledStructure]) -> ForceEvidence | N
         The evidence; None where there are too few structures to tell anything.
     """
     changes = [part for part in _compare_steps(structures) if part.shape[1]]
-    pairs = np.concatenate(changes, axis=1) if changes else np.zeros((3, 0))
+    pairs = np.concatenate(changes, axis=1) if changes else np.zeros((5, 0))
     pairs = pairs[:, np.argsort(pairs[2], kind="stable")[:MOST_PAIRS]]
     if pairs.shape[1] >= MIN_PAIRS:
-        return _judge_steps(pairs[0], pairs[1])
+        return _judge_steps(pairs[0], pairs[1], pairs[3:].astype(np.int64))
     return _judge_curvature(structures)
 
 
@@ -175,18 +175,19 @@ def _compare_steps(structures: Sequence[LabelledStructure]) -> Iterator[Array]:
     """Yield changes between near structures of the same atoms in the same order and cell.
 
     Yields:
-        Change of the energy, the one by the forces, eV, and the largest displacement of an atom,
-        angstrom, [3, P].
+        Change of the energy, the one by the forces, eV, the largest displacement of an atom,
+        angstrom, and the numbers of both structures, [5, P].
     """
-    same: dict[bytes, list[LabelledStructure]] = {}
-    for each in structures:
+    same: dict[bytes, list[int]] = {}
+    for number, each in enumerate(structures):
         cell = np.round(each.cell, 3) + 0.0 if each.pbc.any() else np.zeros(0)
         key = each.numbers.astype(np.int64).tobytes() + each.pbc.tobytes() + cell.tobytes()
-        same.setdefault(key, []).append(each)
+        same.setdefault(key, []).append(number)
     budget = MOST_COMPARED
-    for members in same.values():
-        if len(members) < 2 or budget <= 0:
+    for places in same.values():
+        if len(places) < 2 or budget <= 0:
             continue
+        members = [structures[place] for place in places]
         most = min(budget // len(members[0].numbers), 4 * MOST_PAIRS)
         first, second = _choose_pairs(len(members), most)
         budget -= len(first) * len(members[0].numbers)
@@ -205,7 +206,8 @@ def _compare_steps(structures: Sequence[LabelledStructure]) -> Iterator[Array]:
         near = (longest >= SHORTEST_STEP) & (longest <= LONGEST_STEP)
         change = energy[second] - energy[first]
         near &= (np.maximum(np.abs(by_forces), np.abs(change)) >= MIN_CHANGE) & (by_forces != 0.0)
-        yield np.stack([change, by_forces, longest])[:, near]
+        both = np.array(places)[first], np.array(places)[second]
+        yield np.stack([change, by_forces, longest, *both])[:, near]
 
 
 def _choose_pairs(count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -246,22 +248,29 @@ def _find_rotations(moved: Array, fixed: Array) -> Array:
     return np.asarray(left @ right, dtype=np.float64)
 
 
-def _judge_steps(change: Array, by_forces: Array) -> ForceEvidence:
-    """Judge forces by changes of the energy along steps, and those by the forces, eV, [P]."""
-    ratios, weights = change / by_forces, np.abs(by_forces)
-    ratio, count = _weighted_median(ratios, weights), len(change)
-    draws = np.random.default_rng(0).integers(0, count, (50, count))
-    error = float(np.std([_weighted_median(ratios[draw], weights[draw]) for draw in draws]))
+def _judge_steps(change: Array, by_forces: Array, both: NDArray[np.int64]) -> ForceEvidence:
+    """Judge forces by changes of the energy along steps.
+
+    Args:
+        change: change of the energy, eV, [P].
+        by_forces: the change by the forces, eV, [P].
+        both: numbers of the structures of each pair, [2, P].
+    """
+    ratios, count = change / by_forces, len(change)
+    usual = float(np.median(np.abs(by_forces)))
+    # One structure with an error of its own must not decide.
+    weights = np.minimum(np.abs(by_forces), MAX_WEIGHT * usual)
+    ratio, error = _weighted_median(ratios, weights), _bootstrap(ratios, weights, both)
     within = np.abs(ratios - ratio) <= 0.5 * abs(ratio)
     consistent = float(weights[within].sum() / weights.sum()) >= CONSISTENT
     along = float(weights[ratios > 0.0].sum() / weights.sum())
-    many = count >= MANY_PAIRS and float(np.median(weights)) >= MANY_CHANGED
+    many = count >= MANY_PAIRS and usual >= MANY_CHANGED
     changes = f"over {count} small steps between structures the energy changes by {ratio:.3g} times"
     what = f"{changes} what they say"
     verdict: Verdict = "contradict"
     if RIGHT[0] <= ratio <= RIGHT[1] and (consistent or error <= MAX_ERROR):
         verdict, sentence = "agree", f"agree with the energies: {what}"
-    elif consistent:
+    elif consistent and error <= MAX_ERROR * max(abs(ratio), 1.0):
         mistake = _explain_ratio(ratio)
         sentence = f"contradict the energies: {what}, which should be 1{mistake}"
     elif many and abs(ratio) <= CONSTANT and error <= CONSTANT / 4:
@@ -276,6 +285,24 @@ def _judge_steps(change: Array, by_forces: Array) -> ForceEvidence:
     else:
         verdict, sentence = "unclear", f"do not clearly fit the energies: {what}"
     return ForceEvidence(verdict, ratio, error, count, sentence)
+
+
+def _bootstrap(ratios: Array, weights: Array, both: NDArray[np.int64]) -> float:
+    """Return the standard error of the weighted median of ratios, by drawing structures.
+
+    Args:
+        ratios: of each pair, [P].
+        weights: of each pair, [P].
+        both: numbers of the structures of each pair, [2, P].
+    """
+    random, most = np.random.default_rng(0), int(both.max()) + 1
+    structures, medians = np.unique(both), []
+    for _ in range(50):
+        drawn = np.bincount(random.choice(structures, len(structures)), minlength=most)
+        times = weights * drawn[both].prod(axis=0)
+        if times.any():
+            medians.append(_weighted_median(ratios, times))
+    return float(np.std(medians))
 
 
 def _weighted_median(values: Array, weights: Array) -> float:
