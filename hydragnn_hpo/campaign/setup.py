@@ -438,13 +438,19 @@ def check_labels(config: CampaignConfig, stats: StoreStats) -> list[str]:
         )
     if sentences and len(sentences) == len(heads):
         raise ConfigError(sentences[0].replace("will leave it out", "would have no head"))
-    return sentences + [
-        f"head '{name}': no structure of the split '{split}' has the class {classes[0]!r}"
-        f"{f' or {len(classes) - 1} others' * (len(classes) > 1)}: add some that have, or take "
-        "another seed in the card's [split]."
-        for name in heads
-        for split, classes in stats["targets"][name].get("unseen", {}).items()
-    ]
+    return sentences + list(_name_unseen_classes(heads, stats))
+
+
+def _name_unseen_classes(heads: Iterable[str], stats: StoreStats) -> Iterator[str]:
+    """Yield a sentence for each split that lacks a class of a head."""
+    for name in heads:
+        for split, classes in stats["targets"][name].get("unseen", {}).items():
+            others = f" or {len(classes) - 1} others" if len(classes) > 1 else ""
+            yield (
+                f"head '{name}': no structure of the split '{split}' has the class "
+                f"{classes[0]!r}{others}: add some that have, or take another seed in the card's "
+                "[split]."
+            )
 
 
 def corners_of(config: CampaignConfig) -> Iterator[tuple[str, TrialConfig]]:

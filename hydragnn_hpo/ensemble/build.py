@@ -599,7 +599,7 @@ def find_far_labels(context: BuildContext) -> dict[str, FarValue]:
         The farthest by head, if there is one; of atoms, vectors and tensors the largest size in a
         structure, of total energies the farthest per atom.
     """
-    rows, found = np.flatnonzero(context.graphs.split >= 0), dict[str, FarValue]()
+    rows, farthest = np.flatnonzero(context.graphs.split >= 0), dict[str, FarValue]()
     names = [n for n, t in context.targets.items() if t["shape"] not in ("class", "spectrum")]
     labels: dict[str, list[np.ndarray]] = {name: [] for name in names}
     sizes = context.graphs.num_nodes()[rows]
@@ -615,8 +615,8 @@ def find_far_labels(context: BuildContext) -> dict[str, FarValue]:
             place = known[np.abs(compared - np.median(compared)).argmax()]
             name_of = context.graphs.take(rows[place : place + 1]).ids[0]
             median = float(np.median(value[known]))
-            found[name] = FarValue(name_of, float(value[place]), median, is_error=False)
-    return found
+            farthest[name] = FarValue(name_of, float(value[place]), median, is_error=False)
+    return farthest
 
 
 def _largest_labels(columns: Columns, name: str) -> np.ndarray:
