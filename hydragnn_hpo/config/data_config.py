@@ -923,13 +923,8 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     spread = math.sqrt(mean_of(squares))
     if first["shape"] == "class":
         spread = class_entropy(means)
-    first = {**first}
-    first.pop("unseen", None)  # another set may have the class
-    atom_mean = _pool_atom_means(several)
-    if atom_mean is not None:
-        first = {**first, "atom_mean": atom_mean}
     return {
-        **_without_labels(first, several),
+        **_pool_details(first, several),
         "mean": mean,
         "std": spread or 1.0,
         "min": min(target["min"] for target in several),
@@ -956,12 +951,16 @@ def _pool_atom_means(several: Sequence["TargetStats"]) -> "AtomMean | None":
     return {"mean": mean, "std": spread or 1.0, "atoms": atoms}
 
 
-def _without_labels(first: "TargetStats", several: Sequence["TargetStats"]) -> "TargetStats":
-    """Return the first of several, with the splits in which none has labels."""
+def _pool_details(first: "TargetStats", several: Sequence["TargetStats"]) -> "TargetStats":
+    """Return the first of several, with the mean per atom and the splits without labels of all."""
+    pooled = first.copy()
+    pooled.pop("unseen", None)  # another set may have the class
+    if (atom_mean := _pool_atom_means(several)) is not None:
+        pooled["atom_mean"] = atom_mean
     if "unlabelled" not in first:
-        return first
+        return pooled
     return {
-        **first,
+        **pooled,
         "unlabelled": _common([one.get("unlabelled", []) for one in several]),
         "empty": _common([one.get("empty", []) for one in several]),
     }

@@ -9,7 +9,7 @@ baseline: by symmetry their mean is zero.
 Shapes: R rows of a target (graphs or nodes), w components, D features.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -91,26 +91,22 @@ def fit_baseline(
     Returns:
         The baseline; None for vectors, tensors per atom, and where nothing is labelled.
     """
-    is_node, is_sum = target["level"] == "node", is_extensive(target)
+    is_node = target["level"] == "node"
     turns = target["shape"] not in INVARIANT
     if turns and (is_node or target["shape"] == "vector"):
         return None
     normal = moment = sums = total = np.zeros(())
     count = 0
     for piece in train:
-        mask = piece.masks[name]
-        values, features = piece.targets[name][mask], _features(piece, node=is_node)[mask]
-        if is_sum:
-            features[:, _ELEMENTS:] = 0.0
-        elif target.get("energy"):
-            features[:, :_ELEMENTS] = 0.0
+        values = piece.targets[name][piece.masks[name]]
+        features = _features_of(target, piece)[piece.masks[name]]
         normal, moment = normal + features.T @ features, moment + features.T @ values
         sums, total = sums + features.sum(axis=0), total + values.sum(axis=0)
         count += len(values)
     if not count:
         return None
     start = np.zeros((len(normal), len(total)))
-    if is_sum:
+    if is_extensive(target):
         mean, start[sums > 0] = np.zeros_like(total), total / sums.sum()  # the same for each atom
         moment = moment - normal @ start
     else:
@@ -121,12 +117,32 @@ def fit_baseline(
         CompositionModel(mean, start + _solve(normal, moment, penalty * scale), is_node)
         for penalty in PENALTIES
     ]
+    return _choose(choices, name, val)
+
+
+def _choose(
+    choices: Sequence[CompositionModel], name: str, val: Iterable[Columns]
+) -> CompositionModel:
+    """Return the model with the smallest error of a target on some graphs, in pieces."""
     errors = np.zeros(len(choices))
     for piece in val:
         mask = piece.masks[name]
         for number, choice in enumerate(choices):
             errors[number] += np.abs(choice.predict(piece) - piece.targets[name])[mask].sum()
     return choices[int(np.argmin(errors))]
+
+
+def _features_of(target: TargetStats, columns: Columns) -> np.ndarray:
+    """Return the features that may predict a target, [R, D]; others are 0.
+
+    Sums over atoms have counts alone, energies per atom fractions alone.
+    """
+    features = _features(columns, node=target["level"] == "node")
+    if is_extensive(target):
+        features[:, _ELEMENTS:] = 0.0
+    elif target.get("energy"):
+        features[:, :_ELEMENTS] = 0.0
+    return features
 
 
 def _solve(normal: np.ndarray, moment: np.ndarray, penalty: float) -> np.ndarray:

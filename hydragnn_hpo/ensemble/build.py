@@ -1042,7 +1042,6 @@ def make_manifest(
     models = [context.candidates[c].config.model for c in members]
     # Counting within the shortest cutoff stays possible after any member is pruned.
     shortest = min(model.cutoff for model in models)
-    sizes = context.graphs.num_nodes()[context.rows_of("train")]
     return Manifest(
         package=__version__,
         created_by=_describe_origin(context, choice),
@@ -1060,9 +1059,15 @@ def make_manifest(
         licence=context.campaign.ensemble.licence,
         strata=context.strata,
         coordination=measure_coordination(context.take(context.rows_of("train")), shortest),
-        sizes=(int(sizes.min()), int(sizes.max())),
+        sizes=_measure_sizes(context),
         **_needs(context, models),
     )
+
+
+def _measure_sizes(context: BuildContext) -> tuple[int, int]:
+    """Return the numbers of atoms of the smallest and the largest training structure."""
+    sizes = context.graphs.num_nodes()[context.rows_of("train")]
+    return int(sizes.min()), int(sizes.max())
 
 
 def _describe_origin(context: BuildContext, choice: MemberSelection) -> CreatedBy:

@@ -196,10 +196,9 @@ def compute_trust(
         outside = outside_coordination(manifest.coordination, here)
         for row, number in _pairs(graph_of_node[outside], here.numbers[outside]):
             reasons[row].append(f"unseen coordination of {chemical_symbols[number]}")
-    if manifest.sizes is not None and any(manifest.heads[name].is_sum for name in heads):
-        (fewest, most), atoms = manifest.sizes, here.num_nodes()
-        for row in np.flatnonzero((2 * atoms < fewest) | (atoms > 2 * most)).tolist():
-            reasons[row].append(f"unseen size ({atoms[row]} atoms, not {fewest} to {most})")
+    if any(manifest.heads[name].is_sum for name in heads):
+        for row, reason in _find_unseen_sizes(manifest, here.num_nodes()):
+            reasons[row].append(reason)
     for name, head in heads.items():
         entry, hidden = manifest.heads[name], find_unlabelled(manifest.heads[name], here)
         periodic = here.pbc.any(axis=1) & _reads_positions(entry)
@@ -214,6 +213,20 @@ def compute_trust(
         for row, reason in _reasons_of_head(name, entry, head, graph, hidden):
             reasons[row].append(reason)
     return tuple("; ".join(reason) or "ok" for reason in reasons)
+
+
+def _find_unseen_sizes(manifest: Manifest, atoms: np.ndarray) -> Iterator[tuple[int, str]]:
+    """Yield each structure that is much smaller or larger than those of training, and the reason.
+
+    Args:
+        manifest: numbers of atoms in training; files of earlier versions have none.
+        atoms: number of atoms of each structure, [G].
+    """
+    if manifest.sizes is None:
+        return
+    fewest, most = manifest.sizes
+    for row in np.flatnonzero((2 * atoms < fewest) | (atoms > 2 * most)).tolist():
+        yield row, f"unseen size ({atoms[row]} atoms, not {fewest} to {most})"
 
 
 def _reasons_of_head(
@@ -438,7 +451,11 @@ class Ensemble:
 
     @property
     def constants(self) -> dict[str, float]:
-        """Constants of each structure in sums over atoms, by head, see ``find_constants``."""
+        """Constants of each structure in sums over atoms, see ``find_constants``.
+
+        Returns:
+            The constant in the unit of the head, by name.
+        """
         weights = {member.trial: member.model.state_dict() for member in self.members}
         return find_constants(self.manifest, weights)
 

@@ -141,7 +141,7 @@ def of_data(run, built):
     leakage = {"splits": {"test": shared}, "twins": [], "groups": []}
     yield dataset_command._leakage(leakage, 3)[0], ["123456", "12345", "1234", "99999"]
     outliers = {"count": 123_456, "values": 9_876_543, "scale": 123.0, "scale_unit": "meV/atom"}
-    outliers |= {"subtracted": "composition, a linear fit", "unit": "eV", "rows": []}
+    outliers |= {"subtracted": "composition, a linear fit", "unit": "eV", "rows": [], "far": 0}
     report = {"z_limit": 8.0, "outliers": {"formation_energy": outliers}}
     yield dataset_command._outliers(report, 3)[0], ["123456", "9876543"]
 
