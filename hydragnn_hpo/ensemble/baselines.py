@@ -92,8 +92,7 @@ def fit_baseline(
         The baseline; None for vectors, tensors per atom, and where nothing is labelled.
     """
     is_node = target["level"] == "node"
-    turns = target["shape"] not in INVARIANT
-    if turns and (is_node or target["shape"] == "vector"):
+    if target["shape"] not in INVARIANT and (is_node or target["shape"] == "vector"):
         return None
     normal = moment = sums = total = np.zeros(())
     count = 0

@@ -1037,7 +1037,6 @@ def make_manifest(
         tested: scores on the test split and baselines, by head.
         diversity: diversity of the members on ``sel``, by head.
     """
-    stats = context.graphs.stats
     members = np.flatnonzero(members_in_any(list(choice.best.values()))).tolist()
     models = [context.candidates[c].config.model for c in members]
     # Counting within the shortest cutoff stays possible after any member is pruned.
@@ -1045,8 +1044,8 @@ def make_manifest(
     return Manifest(
         package=__version__,
         created_by=_describe_origin(context, choice),
-        data=describe_data(context.cards, stats),
-        elements=tuple(sorted(int(z) for z in stats["elements"])),
+        data=describe_data(context.cards, context.graphs.stats),
+        elements=tuple(sorted(int(z) for z in context.graphs.stats["elements"])),
         members=tuple(_member(choice, net) for net in list_nets(context, members) if net.share),
         heads={
             name: _head(context, name, calibrations[name], tested.simpler.baselines.get(name))

@@ -9,7 +9,7 @@ import heapq
 import html
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -196,33 +196,40 @@ def compute_trust(
         outside = outside_coordination(manifest.coordination, here)
         for row, number in _pairs(graph_of_node[outside], here.numbers[outside]):
             reasons[row].append(f"unseen coordination of {chemical_symbols[number]}")
-    if any(manifest.heads[name].is_sum for name in heads):
-        for row, reason in _find_unseen_sizes(manifest, here.num_nodes()):
-            reasons[row].append(reason)
+    for row, reason in _find_unseen_sizes(manifest, heads, here.num_nodes()):
+        reasons[row].append(reason)
     for name, head in heads.items():
         entry, hidden = manifest.heads[name], find_unlabelled(manifest.heads[name], here)
-        periodic = here.pbc.any(axis=1) & _reads_positions(entry)
-        for row in np.flatnonzero(periodic).tolist():
+        for row in np.flatnonzero(here.pbc.any(axis=1) & _reads_positions(entry)).tolist():
             reasons[row].append(f"no {name} of periodic structures")
-        if entry.elements is not None:
-            lacking = np.isin(here.numbers, manifest.elements)
-            lacking &= ~np.isin(here.numbers, entry.elements)
-            for row, number in _pairs(graph_of_node[lacking], here.numbers[lacking]):
-                reasons[row].append(f"no label of {name} for {chemical_symbols[number]}")
+        lacking = _lack_labels(manifest, entry, here.numbers)
+        for row, number in _pairs(graph_of_node[lacking], here.numbers[lacking]):
+            reasons[row].append(f"no label of {name} for {chemical_symbols[number]}")
         graph = graph_of_node if entry.level == "node" else np.arange(here.num_graphs)
         for row, reason in _reasons_of_head(name, entry, head, graph, hidden):
             reasons[row].append(reason)
     return tuple("; ".join(reason) or "ok" for reason in reasons)
 
 
-def _find_unseen_sizes(manifest: Manifest, atoms: np.ndarray) -> Iterator[tuple[int, str]]:
+def _lack_labels(manifest: Manifest, entry: HeadEntry, numbers: np.ndarray) -> np.ndarray:
+    """Check which atoms are of an element of the training data that has no label of a head, [N]."""
+    if entry.elements is None:
+        return np.zeros(len(numbers), dtype=bool)
+    lacking: np.ndarray = np.isin(numbers, manifest.elements) & ~np.isin(numbers, entry.elements)
+    return lacking
+
+
+def _find_unseen_sizes(
+    manifest: Manifest, heads: Iterable[str], atoms: np.ndarray
+) -> Iterator[tuple[int, str]]:
     """Yield each structure that is much smaller or larger than those of training, and the reason.
 
     Args:
         manifest: numbers of atoms in training; files of earlier versions have none.
+        heads: predicted heads; the number of atoms matters for sums over them alone.
         atoms: number of atoms of each structure, [G].
     """
-    if manifest.sizes is None:
+    if manifest.sizes is None or not any(manifest.heads[name].is_sum for name in heads):
         return
     fewest, most = manifest.sizes
     for row in np.flatnonzero((2 * atoms < fewest) | (atoms > 2 * most)).tolist():
