@@ -93,7 +93,7 @@ def inside(unit: str) -> tuple[float, str]:
 
 
 GUESSED = " (guessed)"
-"""Follows a unit that nobody has confirmed, wherever numbers are shown."""
+"""Suffix of a unit that was guessed and is not confirmed, wherever it is displayed."""
 
 
 def mark_guess(unit: str, *, guessed: bool) -> str:

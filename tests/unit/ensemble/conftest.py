@@ -229,15 +229,20 @@ def summed_run(tmp_path_factory, scratch):
     columns.targets["charge"] -= np.repeat(surplus / nodes, nodes)[:, None]
     columns.stats["targets"] = fit_target_stats(columns, card.targets)
     columns.stats["attributes"] = fit_attribute_stats(columns)
+    with scratch():
+        build_three_trials(run, columns, card)
+    return run
+
+
+def build_three_trials(run: Path, columns: Columns, card: CardConfig) -> None:
+    """Write a run of three trials and build its ensemble."""
     (run / "data").mkdir(parents=True)
     write_store(run / "data/toy.bp", [columns], columns.stats, card)
     (run / "campaign.toml").write_text(campaign_text(method="top"))
-    with scratch():
-        opened = open_store(run / "data/toy.bp")
-        for number, trial in enumerate(list(MODELS)[:3]):
-            write_trial(run, opened, trial, number)
-        build_ensemble(run)
-    return run
+    opened = open_store(run / "data/toy.bp")
+    for number, trial in enumerate(list(MODELS)[:3]):
+        write_trial(run, opened, trial, number)
+    build_ensemble(run)
 
 
 @pytest.fixture(scope="session")
@@ -249,14 +254,8 @@ def total_zip(tmp_path_factory, scratch):
     card = card.model_copy(update={"targets": {**card.targets, "energy": energy}})
     columns.targets["energy"] *= columns.num_nodes()[:, None]
     columns.stats["targets"] = fit_target_stats(columns, card.targets)
-    (run / "data").mkdir(parents=True)
-    write_store(run / "data/toy.bp", [columns], columns.stats, card)
-    (run / "campaign.toml").write_text(campaign_text(method="top"))
     with scratch():
-        opened = open_store(run / "data/toy.bp")
-        for number, trial in enumerate(list(MODELS)[:3]):
-            write_trial(run, opened, trial, number)
-        build_ensemble(run)
+        build_three_trials(run, columns, card)
     return run / "ensemble.zip"
 
 
