@@ -1,9 +1,13 @@
 """CPU time of tests: a run with ``--cpu-budget MINUTES`` fails when it takes a tenth more.
 
-A processor that is slower than that on which the budget was measured, or shared with others, has
-as much more: a short loop every ten seconds says how much. Counted are the test processes and those
-of their children that they waited for, by test file. Where the budget is exceeded, or with
-``--record-seconds``, the files that take most can be named.
+A minute is one of the processor that ``seconds.json`` was recorded on. Another one, or one that is
+shared with others, may take three times as long for the same work, and a short loop does not show
+it: memory and caches slow tests, not the loop. So files are compared with their recorded seconds,
+and what they took is divided by the ratio of the median file. A file that became dearer exceeds the
+budget, a slow processor does not.
+
+Counted are the test processes and those of their children that they waited for, by test file. Where
+the budget is exceeded, the files that take most are named.
 """
 
 import json
@@ -25,20 +29,36 @@ EXCEEDED = 9
 """Exit code of a run that takes too long; no second try helps."""
 
 SECONDS = Path(__file__).with_name("seconds.json")
-"""Seconds of the tests marked ``stress`` or ``release``, by file; slices are cut by them."""
+"""Seconds by file: CPU time of what ``make test`` runs, and wall time of what is marked ``stress``
+or ``release``, by which slices are cut."""
+
+COMPARED = 1.0
+"""Recorded CPU-seconds from which on a file is compared."""
 
 
-LOOPS, LOOP_SECONDS, BETWEEN = 300_000, 0.0155, 10.0
-"""Additions of the loop that measures a processor, what they take where the budget was measured,
-and seconds from one measurement to the next."""
+def read_seconds(kind: str) -> dict[str, float]:
+    """Return the recorded seconds by file, ``kind`` being ``cpu`` or ``slices``."""
+    return json.loads(SECONDS.read_text()).get(kind, {}) if SECONDS.exists() else {}
 
 
-def measure_slowness() -> float:
-    """Return how many times as long this processor takes as that of the budget."""
-    begin, total = time.process_time(), 0
-    for number in range(LOOPS):
-        total += number
-    return (time.process_time() - begin) / LOOP_SECONDS
+def measure_slowness(taken: dict[str, float], recorded: dict[str, float]) -> float:
+    """Return how many times as long as recorded the median file took, each by its recorded seconds.
+
+    Args:
+        taken: CPU-seconds by file.
+        recorded: the same on the processor of the budget.
+
+    Returns:
+        The ratio, 1 where no file can be compared.
+    """
+    compared = {p: s for p, s in recorded.items() if s >= COMPARED and p in taken}
+    ratios = sorted((taken[path] / seconds, seconds) for path, seconds in compared.items())
+    left = sum(compared.values()) / 2
+    for ratio, seconds in ratios:
+        left -= seconds
+        if left <= 0:
+            return ratio
+    return 1.0
 
 
 def cpu_seconds() -> float:
@@ -68,7 +88,6 @@ class CpuTime:
         self.files: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.dear: dict[str, float] = defaultdict(float)
         self.workers = 0.0
-        self.measured, self.slow = time.monotonic(), list[float]()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
@@ -79,9 +98,6 @@ class CpuTime:
         marked = any(item.get_closest_marker(mark) for mark in ("stress", "release"))
         taken = [end - begin for begin, end in zip(self.last, now, strict=True)]
         item.user_properties.append(("seconds", (*taken, marked)))
-        if now[1] > self.measured + BETWEEN:
-            self.slow.append(measure_slowness())
-            self.measured = now[1]
         self.last = (cpu_seconds(), time.monotonic())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -97,26 +113,34 @@ class CpuTime:
 
     def pytest_testnodedown(self, node: Any) -> None:
         """Add what a worker took as a whole, imports and collection included."""
-        output = getattr(node, "workeroutput", {})
-        self.workers += output.get("cpu_seconds", 0.0)
-        self.slow += output.get("slow", [])
+        self.workers += getattr(node, "workeroutput", {}).get("cpu_seconds", 0.0)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self.config, "workeroutput"):
-            self.config.workeroutput |= {"cpu_seconds": cpu_seconds(), "slow": self.slow}
+            self.config.workeroutput["cpu_seconds"] = cpu_seconds()
             return
         if self.config.getoption("record_seconds"):
-            known = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
-            known |= {path: round(wall) for path, wall in self.dear.items() if wall}
-            SECONDS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+            self.record()
         budget = self.config.getoption("cpu_budget")
-        if budget and self.minutes() > TOLERANCE * budget * self.slowness:
+        if budget and self.exceeds(budget):
             session.exitstatus = EXCEEDED
+
+    def record(self) -> None:
+        """Write the seconds of the files that ran over those of earlier runs."""
+        slices = {path: round(wall) for path, wall in self.dear.items() if wall}
+        cpu = {p: round(s[0], 1) for p, s in self.files.items() if p not in slices}
+        seconds = {"cpu": read_seconds("cpu") | cpu, "slices": read_seconds("slices") | slices}
+        SECONDS.write_text(json.dumps(seconds, indent=1, sort_keys=True) + "\n")
 
     @property
     def slowness(self) -> float:
-        """How many times as long the processor took as that of the budget, at least 1."""
-        return max(1.0, sum(self.slow) / len(self.slow)) if self.slow else 1.0
+        """How many times as long as recorded the median file took."""
+        taken = {path: seconds[0] for path, seconds in self.files.items()}
+        return measure_slowness(taken, read_seconds("cpu"))
+
+    def exceeds(self, budget: float) -> bool:
+        """Return whether the run took more than its budget in minutes, and a tenth."""
+        return self.minutes() / self.slowness > TOLERANCE * budget
 
     def minutes(self) -> float:
         """Return the CPU time of the whole run in minutes."""
@@ -133,8 +157,9 @@ class CpuTime:
         for path in sorted(self.files, key=lambda p: -self.files[p][0])[:DEAREST]:
             cpu, wall = self.files[path]
             terminalreporter.line(f"{cpu:7.0f} s of CPU, {wall:5.0f} s  {path}")
-        slow = f", times {self.slowness:.1f} for a slow processor" if self.slowness > 1 else ""
-        line = f"{self.minutes():.1f} CPU minutes of {budget:g}{slow}"
-        exceeded = self.minutes() > TOLERANCE * budget * self.slowness
+        minutes, slow = self.minutes(), self.slowness
+        line = f"{minutes:.1f} CPU minutes, files taking {slow:.2f} times as long as recorded: "
+        exceeded = self.exceeds(budget)
         advice = ": the run has failed; make the files above cheaper, or mark tests stress."
+        line += f"{minutes / slow:.1f} of {budget:g}"
         terminalreporter.line(line + exceeded * advice, red=exceeded)

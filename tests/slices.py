@@ -4,18 +4,17 @@ Files are spread by their seconds (``seconds.json``), longest first, each into t
 fewest seconds so far. A file is never divided, as its tests share fixtures.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 
 import pytest
-from cpu_budget import SECONDS
+from cpu_budget import read_seconds
 
 UNKNOWN = 10
 """Seconds of a file that was never recorded."""
 
 
-def assign_slices(paths: Iterable[str], seconds: dict[str, int], count: int) -> dict[str, int]:
+def assign_slices(paths: Iterable[str], seconds: dict[str, float], count: int) -> dict[str, int]:
     """Return the slice of each file, from 0 to ``count`` - 1.
 
     Args:
@@ -42,6 +41,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     number, count = map(int, wanted.split("/"))
     path_of = {item: item.nodeid.split("::")[0] for item in items}
-    slices = assign_slices(path_of.values(), json.loads(SECONDS.read_text()), count)
+    slices = assign_slices(path_of.values(), read_seconds("slices"), count)
     config.hook.pytest_deselected(items=[i for i in items if slices[path_of[i]] != number])
     items[:] = [i for i in items if slices[path_of[i]] == number]

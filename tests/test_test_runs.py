@@ -7,6 +7,7 @@ from pathlib import Path
 import checkout_guard
 import pytest
 from checkout_guard import ROOT
+from cpu_budget import measure_slowness
 from hypothesis import given
 from hypothesis import strategies as st
 from slices import UNKNOWN, assign_slices
@@ -57,9 +58,17 @@ def test_a_run_over_its_budget_fails_and_names_its_files(suite, workers, minutes
     assert done.ret == code
     (line,) = [line for line in done.outlines if line.endswith("test_busy.py")]
     assert float(line.split()[0]) in (0.0, 1.0)  # half a second, rounded
-    (total,) = [line for line in done.outlines if "CPU minutes of" in line]
-    assert 60 * float(total.split()[0]) >= 0.0
+    (total,) = [line for line in done.outlines if "CPU minutes, files" in line]
+    assert total.split(" recorded: ")[0].endswith("taking 1.00 times as long as")
     assert ("the run has failed" in total) == (code == 9)
+
+
+def test_a_slow_processor_is_told_from_a_file_that_became_dear():
+    recorded = {"a": 10.0, "b": 10.0, "c": 10.0, "quick": 0.1}
+    slow = {"a": 30.0, "b": 30.0, "c": 30.0, "quick": 9.0, "new": 50.0}
+    assert measure_slowness(slow, recorded) == 3  # "quick" is too short, "new" was never recorded
+    assert measure_slowness({"a": 10.0, "b": 10.0, "c": 90.0}, recorded) == 1
+    assert measure_slowness({"new": 50.0}, recorded) == 1
 
 
 def test_files_left_in_the_checkout_fail_a_run(suite, monkeypatch):
