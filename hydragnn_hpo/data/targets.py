@@ -55,6 +55,9 @@ may be missed as a share of the sum of their magnitudes."""
 MIN_FITTED = 12
 """Smallest number of structures for a regression."""
 
+MIN_COMPOSITIONS = 3
+"""Compositions whose energies are near those of free atoms only where they are such sums."""
+
 MIN_SIZE_RATIO = 1.3
 """Smallest ratio of the largest to the smallest structure for classifying growth with size."""
 
@@ -404,7 +407,8 @@ def recognise_total_energy(values: Array, counts: Array, kinds: Sequence[int]) -
     atoms = counts @ np.nan_to_num(known)
     heavy = (counts * (np.array(kinds) > 2)).sum(axis=1)
     used = (counts[:, np.isnan(known)].sum(axis=1) == 0) & (heavy > 0) & (values != 0)
-    if used.sum() >= MIN_FITTED:
+    compositions = len(np.unique(counts[used], axis=0))
+    if used.sum() >= MIN_FITTED or compositions >= MIN_COMPOSITIONS:
         ratio = values[used] / atoms[used]
         middle, spread = float(np.median(ratio)), float(np.ptp(np.quantile(ratio, [0.1, 0.9])))
         for unit, factor in PER_HARTREE.items():

@@ -458,8 +458,8 @@ def test_explained_is_judged_on_rows_that_were_not_fitted():
     assert crossed == pytest.approx(1.0 - (4 + 16 + 36) / 2.0, abs=1e-3)
 
 
-METHANE, WATER = {6: 1, 1: 4}, {8: 1, 1: 2}
-"""Total energies in Hartree: -40.51 and -76.44 (CCSD(T) near the basis limit, as in textbooks)."""
+METHANE, WATER, AMMONIA = -40.51, -76.44, -56.56
+"""Total energies in Hartree (CCSD(T) near the basis limit, as in textbooks)."""
 
 
 @pytest.mark.parametrize(
@@ -471,8 +471,17 @@ def test_the_unit_of_all_electron_energies_is_recognised(unit, factor):
     counts, kinds = count_elements(numbers)
     assert kinds == [1, 6, 8]
     assert counts[0].tolist() == [4, 1, 0]
-    energies = factor * np.array([-40.51, -76.44] * 8)
+    energies = factor * np.array([METHANE, WATER] * 8)
     assert recognise_total_energy(energies, counts, kinds) == unit
+
+
+def test_three_compositions_are_enough_to_recognise_all_electron_energies():
+    molecules = [[6, 1, 1, 1, 1], [8, 1, 1], [7, 1, 1, 1]]
+    counts, kinds = count_elements([np.array(numbers) for numbers in molecules])
+    energies = np.array([METHANE, WATER, AMMONIA])
+    assert recognise_total_energy(energies, counts, kinds) == "Hartree"
+    assert recognise_total_energy(energies[::-1], counts, kinds) is None
+    assert recognise_total_energy(energies[:2], counts[:2], kinds) is None
 
 
 def test_energies_without_core_electrons_are_not_recognised():
