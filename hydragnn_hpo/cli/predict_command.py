@@ -67,14 +67,6 @@ KeepOption = Annotated[
         metavar="KEY,...", help="Keys of the input to take along.", rich_help_panel="Output"
     ),
 ]
-CompileOption = Annotated[
-    bool,
-    typer.Option(
-        "--compile",
-        help="Run members as machine code on a CPU, made once and kept.",
-        rich_help_panel="Machine",
-    ),
-]
 DevicesOption = Annotated[
     str,
     typer.Option(
@@ -159,7 +151,6 @@ def predict(
     keep: KeepOption = "",
     structure_column: ColumnOption = None,
     trust: TrustOption = None,
-    compiled: CompileOption = False,
     device: DevicesOption = "auto",
     ranks: RanksOption = None,
     hosts: HostsOption = None,
@@ -182,7 +173,6 @@ def predict(
         structure_column=structure_column,
         form=form,
         trust=tuple(trust or ()),
-        compiled=compiled,
     )
     _run(request, where, own_rank, dry_run=dry_run, streamed=out is not None, as_json=as_json)
 

@@ -124,7 +124,7 @@ class Member:
     """Maximum number of neighbours of a node; None for no cap."""
     signature: str = ""
     """What the net computes, without weights and type, as JSON; members of one signature share
-    compiled code and can be stacked. Empty for a user's own conv, whose code is unknown."""
+    code and can be stacked. Empty for a user's own conv, whose code is unknown."""
 
     @property
     def heads(self) -> tuple[str, ...]:

@@ -307,7 +307,6 @@ class Ensemble:
         members: Sequence[Member],
         device: str = "cpu",
         *,
-        compiled: bool = False,
         configs: Mapping[str, TrialConfig] | None = None,
     ) -> None:
         """Move the members to a device, and sort them by trial.
@@ -318,7 +317,6 @@ class Ensemble:
             manifest: heads, calibration, provenance.
             members: nets with their weights; moved to ``device``.
             device: torch device to predict on.
-            compiled: True runs them as machine code, see ``CompiledEngine``.
             configs: configurations of the members, by trial, for the model card.
         """
         self.manifest = manifest
@@ -331,10 +329,9 @@ class Ensemble:
         self.members = tuple(sorted(members, key=lambda member: member.trial))
         for member in self.members:
             member.model.to(self.device)
-        self.compiled = compiled
         if self.device.type == "cpu":  # with it large batches take two thirds of the time
             keep_freed_memory()
-        self.engine: Engine = make_engine(self.members, self.device, compiled=compiled)
+        self.engine: Engine = make_engine(self.members, self.device)
 
     @classmethod
     def load(
@@ -344,7 +341,6 @@ class Ensemble:
         device: str = "cpu",
         precision: str | None = None,
         trust: Collection[str] = (),
-        compiled: bool = False,
     ) -> Self:
         """Read an ensemble file.
 
@@ -354,8 +350,6 @@ class Ensemble:
             device: torch device to predict on.
             precision: ``fp32`` or ``fp64`` for all members; None keeps each member's own.
             trust: packages whose convs may be imported, which runs their code.
-            compiled: True compiles members at the first batch, or loads them from the user's
-                cache; members that cannot be compiled run eagerly.
 
         Raises:
             DataError: the file cannot be used; one sentence says why.
@@ -373,7 +367,7 @@ class Ensemble:
                 where=str(path),
             )
             members.append(member if precision is None else member.in_precision(precision))
-        ensemble = cls(manifest, members, device, compiled=compiled, configs=content.configs)
+        ensemble = cls(manifest, members, device, configs=content.configs)
         ensemble.features, ensemble.local = content.features, content.local
         ensemble.local_members = open_local_members(manifest.heads, content.local_members)
         return ensemble
@@ -601,52 +595,36 @@ def _check_trust(where: str, content: ArtefactContent, trust: Collection[str]) -
         )
 
 
-def load_ensemble(
-    named: str, archive: Path, *, trust: Collection[str] = (), compiled: bool = False
-) -> Ensemble:
+def load_ensemble(named: str, archive: Path, *, trust: Collection[str] = ()) -> Ensemble:
     """Load an ensemble to predict on one device, or with its members distributed over several.
 
     Args:
         named: names of devices, see ``devices_of``.
         archive: path of the ``ensemble.zip``.
         trust: packages whose convs may be imported, which runs their code.
-        compiled: True predicts with machine code.
 
     Raises:
         ConfigError: there is no such device.
         DataError: the file cannot be used.
     """
     devices = devices_of(named)
-    ensemble = Ensemble.load(archive, device=devices[0], trust=trust, compiled=compiled)
+    ensemble = Ensemble.load(archive, device=devices[0], trust=trust)
     if len(devices) > 1:
-        ensemble.engine = MultiDeviceEngine(ensemble.members, devices, compiled=compiled)
+        ensemble.engine = MultiDeviceEngine(ensemble.members, devices)
     return ensemble
 
 
-def make_engine(
-    members: Sequence[Member], device: torch.device, *, compiled: bool = False
-) -> Engine:
-    """Return a stacked engine on a GPU, else a compiled one if requested, else an eager one.
-
-    Compiling a net for an H100 ended the process with a fault of memory (torch 2.11, 2026-11-28); a
-    stacked engine launches as little as compiled code does.
+def make_engine(members: Sequence[Member], device: torch.device) -> Engine:
+    """Return a stacked engine on a GPU, else an eager one.
 
     Args:
         members: members whose nets are on ``device`` already.
         device: device to predict on.
-        compiled: True runs them as machine code on a CPU.
     """
-    # imported where they are used: tracers and compilers take a second to import
     if device.type == "cuda":
-        from hydragnn_hpo.ensemble.traced_engines import StackedEngine
+        from hydragnn_hpo.ensemble.stacked_engine import StackedEngine  # tracers take a second
 
-        if compiled:
-            logger.warning("members are compiled for CPUs alone: on %s graphs replay.", device)
         return StackedEngine(members, device)
-    if compiled:
-        from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
-
-        return CompiledEngine(members, device)
     return EagerEngine(members, device)
 
 
@@ -700,7 +678,6 @@ class MultiDeviceEngine:
         members: Sequence[Member],
         devices: Sequence[str],
         *,
-        compiled: bool = False,
         timer: Timer = time_engine,
     ) -> None:
         """Store the members; they are distributed at the first batch.
@@ -708,12 +685,11 @@ class MultiDeviceEngine:
         Args:
             members: members of the ensemble.
             devices: torch devices, all of one kind.
-            compiled: True predicts with machine code.
             timer: times an engine on the first batch.
         """
         self.members, self.devices = tuple(members), tuple(devices)
         self.engines: tuple[Engine, ...] = ()
-        self._compiled, self._timer = compiled, timer
+        self._timer = timer
         self._pool = ThreadPoolExecutor(len(self.devices), thread_name_prefix="device")
 
     def predict(
@@ -743,7 +719,7 @@ class MultiDeviceEngine:
         first = torch.device(self.devices[0])
         for member in self.members:
             member.model.to(first)
-        alone = [make_engine([member], first, compiled=self._compiled) for member in self.members]
+        alone = [make_engine([member], first) for member in self.members]
         costs = [self._timer(engine, graphs, indices) for engine in alone]
         engines, names = [], []
         for name, positions in zip(
@@ -752,7 +728,7 @@ class MultiDeviceEngine:
             members = [self.members[position] for position in positions]
             for member in members:
                 member.model.to(torch.device(name))
-            engines.append(make_engine(members, torch.device(name), compiled=self._compiled))
+            engines.append(make_engine(members, torch.device(name)))
             names.append([member.trial for member in members])
         self.engines = tuple(engines)
         return names

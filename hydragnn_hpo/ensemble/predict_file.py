@@ -82,8 +82,6 @@ class PredictRequest:
     """Format of standard input: a file suffix or ASE's name of the format."""
     trust: tuple[str, ...] = ()
     """Packages whose convs may be imported, which runs their code."""
-    compiled: bool = False
-    """True runs members as machine code."""
 
     def to_spec(self) -> dict[str, JsonValue]:
         """Return the request as the spec of a job, which may run in another folder.
@@ -125,7 +123,7 @@ class PredictRequest:
         Raises:
             HydraError: the ensemble, a file, a level or a device does not exist.
         """
-        model = load_ensemble(device, Path(self.archive), trust=self.trust, compiled=self.compiled)
+        model = load_ensemble(device, Path(self.archive), trust=self.trust)
         columns = select_columns(
             model, Path(self.archive), levels=self.levels, members=self.members, keep=self.keep
         )
@@ -161,7 +159,7 @@ class PredictRequest:
     def _plan(self, checksum: str, columns: OutputColumns) -> dict[str, str]:
         """Return everything that determines the bytes of the output, see ``PartFolder.begin``."""
         options = [Path(self.out).suffix, columns.levels, columns.members, columns.keep]
-        options += [self.structure_column, self.form, *["compiled"] * self.compiled]
+        options += [self.structure_column, self.form]
         return {
             "set of structures": checksum,
             "ensemble": columns.ensemble,

@@ -6,9 +6,11 @@ Shapes: G graphs, N nodes, E edges, M members, R rows of the target (G or N), w 
 import hashlib
 import io
 import math
+import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TypedDict
@@ -27,7 +29,6 @@ from hydragnn_hpo.ensemble.energy_derivatives import differentiate
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.error_factors import LARGEST, ErrorFactors
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.traced_engines import torch_compile_cache
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.model import (
@@ -575,3 +576,25 @@ def compile_program(program: ExportedProgram) -> bytes:
                 "without --aot."
             ) from error
         return path.read_bytes()
+
+
+@contextmanager
+def torch_compile_cache(place: Path) -> Iterator[None]:
+    """Point torch's compile cache to a private folder, unless the user has set one.
+
+    Torch's default is a folder that all users can write to. Torch itself sets the environment
+    variable to this default, so a variable with the default value is not the user's choice.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow
+
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    before = os.environ.get(name)
+    if before is None or before == default_cache_dir():
+        os.environ[name] = str(place)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before

@@ -1,4 +1,4 @@
-"""Predict with 8 unlike members: ours, eager and compiled, against 8 separate calls.
+"""Predict with 8 unlike members in one engine, against 8 separate calls.
 
 The peer is how committees are run: each member builds its own neighbour lists (``vesin``, as ours)
 and PyG's ``DataLoader`` makes its batches; the nets are the same, once with our kernels
@@ -7,7 +7,7 @@ turns over the same structures, medians. ``HYDRAGNN_HPO_DATA`` gives real
 structures, without it the molecules of ASE's G2 collection stand in.
 
     HYDRAGNN_HPO_DATA=... .venv/bin/python tests/benchmarks/ensemble.py
-    .venv/bin/python tests/benchmarks/ensemble.py --quick     # compiles one; records nothing
+    .venv/bin/python tests/benchmarks/ensemble.py --quick     # records nothing
 """
 
 import argparse
@@ -21,7 +21,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,7 +40,6 @@ from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.ensemble.calibrate import Moments
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, EagerEngine, Engine, Member, pieces
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
-from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.memory import keep_freed_memory
 
@@ -59,10 +57,6 @@ UNLIKE = (
     ("et", 48, 2, 4.0),
 )
 """Conv, width, layers, cutoff in angstrom: of the kind that the recorded campaigns keep."""
-
-OURS = {"eager": "eager_kernels", "compiled": "compiled"}
-"""Names of our ways in figures over calls without kernels; machine code is of torch's operations,
-and leaves members of PNA and ET to loops."""
 
 Nets = Sequence[tuple[str, int, int, float]]
 
@@ -176,28 +170,23 @@ def same(actual: tuple[np.ndarray, np.ndarray], wanted: tuple[np.ndarray, np.nda
         assert np.abs(one - other).max() <= 1e-5 * np.abs(wanted[0]).max(), "answers differ"
 
 
-def compare(
-    kind: str, count: int, rounds: int, engines: dict[str, Engine], nets: Nets
-) -> dict[str, float]:
-    """Give how much quicker our ways are than separate calls, and what each takes."""
-    atoms, peers = structures(kind, count), {"separate": members(nets)}
-    peers["separate_eager"] = members(nets, kernels="eager")
+def compare(kind: str, count: int, rounds: int) -> dict[str, float]:
+    """Return how much quicker one engine is than separate calls, and what it takes."""
+    atoms, engine = structures(kind, count), EagerEngine(members(), CPU)
+    peers = {"separate": members(), "separate_eager": members(kernels="eager")}
     ways: dict[str, Callable[[], object]] = {
         name: partial(separate, each, atoms) for name, each in peers.items()
     }
     wanted = separate(peers["separate"], atoms)
     same(separate(peers["separate_eager"], atoms), wanted)
-    for name, engine in engines.items():
-        same(together(engine, atoms, EDGES_PER_BATCH), wanted)
-        ways[name] = partial(together, engine, atoms, EDGES_PER_BATCH)
+    same(together(engine, atoms, EDGES_PER_BATCH), wanted)
+    ways["eager"] = partial(together, engine, atoms, EDGES_PER_BATCH)
     taken = in_turns(ways, rounds)
-    figures = {}
-    for name in engines:
-        keys = (f"{kind}_{name}_over_separate", f"{OURS[name]}_over_separate_eager_{kind}")
-        for key, peer in zip(keys, peers, strict=True):
-            ratios = [a / b for a, b in zip(taken[peer], taken[name], strict=True)]
-            figures[key] = statistics.median(ratios)
-        figures[f"{kind}_{name}_structures_per_cpu_s"] = count / statistics.median(taken[name])
+    figures = {f"{kind}_eager_structures_per_cpu_s": count / statistics.median(taken["eager"])}
+    keys = (f"{kind}_eager_over_separate", f"eager_kernels_over_separate_eager_{kind}")
+    for key, peer in zip(keys, peers, strict=True):
+        ratios = [a / b for a, b in zip(taken[peer], taken["eager"], strict=True)]
+        figures[key] = statistics.median(ratios)
     return figures
 
 
@@ -214,30 +203,26 @@ def shares(kind: str, count: int) -> dict[str, float]:
     return {f"{kind}_ms_{name}": 1e3 * min(t) / count for name, t in taken.items()}
 
 
-def peak(how: str, count: int, place: str, times: int = 5) -> float:
+def peak(how: str, count: int, times: int = 5) -> float:
     """Return the MB that a fresh process takes at most beyond its imports, structures and weights.
 
     Args:
-        how: ``eager`` or ``compiled``, all members; or the number of one.
+        how: ``eager``, all members; or the number of one.
         count: structures.
-        place: where machine code is kept.
         times: processes, of which the median counts: one may take a fifth more than another.
     """
-    command = [sys.executable, __file__, "--peak", how, "--count", str(count), "--place", place]
+    command = [sys.executable, __file__, "--peak", how, "--count", str(count)]
     runs = (
         subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(times)
     )
     return statistics.median(float(run.stdout.split()[-1]) for run in runs)
 
 
-def measure_peak(how: str, count: int, place: str) -> None:
+def measure_peak(how: str, count: int) -> None:
     from hydragnn_hpo.training.memory import measure_peak_bytes
 
     atoms, nets = structures("crystals", count), members()
-    chosen = [nets[int(how)]] if how.isdigit() else nets
-    engine = (
-        CompiledEngine(chosen, CPU, Path(place)) if how == "compiled" else EagerEngine(chosen, CPU)
-    )
+    engine = EagerEngine([nets[int(how)]] if how.isdigit() else nets, CPU)
     together(engine, atoms[:8], EDGES_PER_BATCH)
     columns = columns_of_atoms(atoms, rules_for(LONGEST))
 
@@ -254,18 +239,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--peak", default="")
     parser.add_argument("--count", type=int, default=600)
-    parser.add_argument("--place", default="")
     add_smoke(parser)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if chosen.peak:
-        return measure_peak(chosen.peak, chosen.count, chosen.place)
+        return measure_peak(chosen.peak, chosen.count)
     keep_freed_memory()
     torch.set_flush_denormal(True)
     warnings.simplefilter("ignore")
     if chosen.smoke:
-        engine = EagerEngine(members(), CPU)
-        figures = compare("molecules", 8, 1, {"eager": engine}, UNLIKE)
+        figures = compare("molecules", 8, 1)
         return finish(__file__, figures | shares("molecules", 2), keep=False)
     if chosen.quick:
         return finish(__file__, quick(), keep=False)
@@ -275,30 +258,18 @@ def main() -> None:
 
 
 def quick() -> dict[str, float]:
-    """Return the same figures of fewer molecules and turns; two small compiled members share code.
-
-    While it is made, which nobody times, peaks of memory and ranks are measured beside.
-    """
+    """Return the same figures of fewer molecules and turns."""
     from rank_scaling import PER_FILE, prepare_ranks, rank_scaling
     from unlike_members import MEMBERS
 
-    def measure_beside() -> tuple[float, float, float]:
-        one, all_of_them = (peak(how, 120, place, times=1) for how in (DEMANDING, "eager"))
-        return one, all_of_them, rank_scaling(prepared, 1)["rank_scaling_2"]
-
-    alike = [("schnet", 64, 1, 5.0)] * 2
-    with TemporaryDirectory() as place, ThreadPoolExecutor(1) as pool:
-        figures = compare("molecules", 64, 3, {"eager": EagerEngine(members(), CPU)}, UNLIKE)
-        many = {"molecules": structures("molecules", 2 * PER_FILE)}
+    figures = compare("molecules", 64, 3)
+    one, all_of_them = (peak(how, 120, times=1) for how in (DEMANDING, "eager"))
+    many = {"molecules": structures("molecules", 2 * PER_FILE)}
+    with TemporaryDirectory() as place:
         prepared = prepare_ranks(many, Path(place), MEMBERS[::2])
-        beside = pool.submit(measure_beside)
-        machine_code = CompiledEngine(members(alike), CPU, Path(place))
-        together(machine_code, structures("molecules", 8), EDGES_PER_BATCH)
-        one, all_of_them, scaling = beside.result()
-        figures |= compare("molecules", 64, 3, {"compiled": machine_code}, alike)
+        scaling = rank_scaling(prepared, 1)["rank_scaling_2"]
     return {
         "eager_over_separate": figures["molecules_eager_over_separate"],
-        "compiled_over_separate": figures["molecules_compiled_over_separate"],
         **{name: ratio for name, ratio in figures.items() if name.endswith("eager_molecules")},
         "memory_over_one": all_of_them / one,
         "rank_scaling_2": scaling,
@@ -306,30 +277,20 @@ def quick() -> dict[str, float]:
 
 
 def whole(count: int, place: str) -> dict[str, float]:
-    """Compile, compare on three kinds of structures, and weigh the memory."""
+    """Compare on three kinds of structures, and weigh the memory."""
     figures: dict[str, float] = {}
-    for name in ("compile_s", "load_s"):
-        began, spent = time.monotonic(), sum(os.times()[:4])
-        compiled = CompiledEngine(members(), CPU, Path(place))
-        together(compiled, structures("perovskites", 16), EDGES_PER_BATCH)
-        figures[name] = time.monotonic() - began
-        figures[name.replace("_s", "_cpu_s")] = sum(os.times()[:4]) - spent
-    print(compiled.ways, file=sys.stderr)
-    engines: dict[str, Engine] = {"eager": EagerEngine(members(), CPU), "compiled": compiled}
-    for kind in (*FILES, "molecules"):
-        figures |= compare(kind, count, 5, engines, UNLIKE) | shares(kind, count)
     kinds = (*FILES, "molecules")
-    for way in engines:  # the medians over kinds of structures
-        ratios = [figures[f"{kind}_{way}_over_separate"] for kind in kinds]
-        figures[f"{way}_over_separate"] = statistics.median(ratios)
-        ratios = [figures[f"{OURS[way]}_over_separate_eager_{kind}"] for kind in kinds]
-        figures[f"{OURS[way]}_over_separate_eager_median"] = statistics.median(ratios)
-    alone = [peak(str(number), count, place) for number in range(len(UNLIKE))]
-    all_of_them = peak("eager", count, place)
+    for kind in kinds:
+        figures |= compare(kind, count, 5) | shares(kind, count)
+    ratios = [figures[f"{kind}_eager_over_separate"] for kind in kinds]
+    figures["eager_over_separate"] = statistics.median(ratios)
+    ratios = [figures[f"eager_kernels_over_separate_eager_{kind}"] for kind in kinds]
+    figures["eager_kernels_over_separate_eager_median"] = statistics.median(ratios)
+    alone = [peak(str(number), count) for number in range(len(UNLIKE))]
+    all_of_them = peak("eager", count)
     figures["memory_one_mb"] = max(alone)
     figures["memory_over_one"] = all_of_them / max(alone)
     figures["memory_over_median"] = all_of_them / statistics.median(alone)
-    figures["memory_compiled_over_one"] = peak("compiled", count, place) / max(alone)
     from rank_scaling import PER_FILE, prepare_ranks, rank_scaling
 
     (folder := Path(place) / "ranks").mkdir()

@@ -27,7 +27,7 @@ from hydragnn_hpo.ensemble.engine import (
     pieces,
     predict_in_halves,
 )
-from hydragnn_hpo.ensemble.traced_engines import StackedEngine
+from hydragnn_hpo.ensemble.stacked_engine import StackedEngine
 from hydragnn_hpo.training.memory import measure_peak_bytes, release_memory
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def survive_full_memory(graphs: Columns, device: torch.device) -> float:
 
 
 def check_engines(report: "Report", few: Columns, device: torch.device) -> None:
-    """Check the energies of every engine; members are compiled for CPUs alone."""
+    """Check the energies of every engine."""
     alike = {f"{net[0]} x 4": [net] * 4 for net in ALIKE}
     if report.small:  # tracing takes long on a CPU
         alike = {"schnet x 2": [("schnet", 16, 1, 5.0)] * 2}

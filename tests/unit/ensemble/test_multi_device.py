@@ -17,7 +17,6 @@ from hydragnn_hpo.ensemble.inference import (
     devices_of,
     load_ensemble,
 )
-from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
 from hydragnn_hpo.errors import ConfigError
 
 
@@ -67,20 +66,6 @@ def test_members_on_two_devices_say_what_they_say_on_one(built_zip):
                 actual, wanted = getattr(spread.heads[name], part), getattr(head, part)
                 np.testing.assert_allclose(actual, wanted, rtol=1e-9, atol=1e-12)
     assert len(measured.engine.engines) == 2
-
-
-def test_compiled_members_stay_compiled(built_zip):
-    ensemble = Ensemble.load(built_zip, compiled=True)
-    graphs = open_store(built_zip.parent / "data/toy.bp")
-    requests = []
-
-    def timer(engine, *_):
-        requests.append(engine)
-        return 1.0
-
-    engine = MultiDeviceEngine(ensemble.members, ["cpu", "cpu"], compiled=True, timer=timer)
-    engine.divide(graphs, np.arange(5))
-    assert {type(each) for each in (*requests, *engine.engines)} == {CompiledEngine}
 
 
 def test_auto_is_the_device_of_a_slot_else_an_accelerator_else_the_processor(monkeypatch):

@@ -12,7 +12,7 @@ from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.prune import choose_members, prune_members
-from hydragnn_hpo.ensemble.traced_engines import StackedEngine
+from hydragnn_hpo.ensemble.stacked_engine import StackedEngine
 from hydragnn_hpo.errors import DataError
 
 ROUNDING = 1e-12

@@ -1,30 +1,17 @@
-"""Engines that trace nets: members stacked into one call for GPUs, or compiled to machine code.
+"""Members that differ only in their weights, stacked into one call for a GPU.
 
-Small nets leave a GPU idle: launching an operation takes longer than computing it. Members that
-differ only in their weights are stacked, so that each operation is launched once for all of them;
-other members run on several streams. On a CPU it is quicker to run them one by one.
-
-A compiled net is machine code, compiled once per machine and kept in the user's cache. It is
-never loaded from an ensemble file, nor from a folder that another user can write to, since loading
-runs it (Law 10).
+Small nets leave a GPU idle: launching an operation takes longer than computing it. Stacked members
+launch each operation once for all of them; other members run on several streams. On a CPU it is
+quicker to run members one by one.
 
 Shapes: G graphs, N nodes, E edges, P pairs (E / 2), M members, R rows of a head.
 """
 
-import functools
-import hashlib
 import itertools
-import json
 import logging
-import os
-import platform
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -33,18 +20,15 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.func import functional_call, stack_module_state, vmap
 
-import hydragnn_hpo
 from hydragnn_hpo.data import Batch, GraphSet, cut_filler, pad_batch
 from hydragnn_hpo.ensemble.engine import (
     Key,
     Member,
     batches_by_key,
     key_of,
-    member_batches,
     run_member,
 )
-from hydragnn_hpo.files import cache_folder, is_own, make_private
-from hydragnn_hpo.model import MultiHeadGNN, choose_kernels, find_conv
+from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training import Replays
 
 Tensors = dict[str, Tensor]
@@ -57,48 +41,23 @@ Stack = Callable[[Tensors], dict[str, Tensors]]
 SAME = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Tolerance between engines, relative to the largest value of a head."""
 
-INLINED = 8
-"""Maximum number of elements of a tensor whose values torch's compiler may inline into the code.
-Source: torch/_inductor/graph.py, ``GraphLowering.get_attr``, torch 2.13, 2026-11-22."""
-
-_PARTS = (
-    "model",
-    "data/batch.py",
-    "data/batch_layout.py",
-    "data/edge_pairs.py",
-    "config/convs",
-    "config/model_config.py",
-    "ensemble/engine.py",
-    "ensemble/traced_engines.py",
-)
-"""Files and folders of this package that determine the compiled code of a net."""
+ATTRIBUTE = "attribute:"
+"""Prefix of the names of attributes of graphs among the inputs of a net."""
 
 STREAMS = 4
 """Number of streams on which members that cannot be stacked run concurrently on a GPU."""
-
-QUICKER_BY_LOOPS = (
-    *("cgcnn", "dimenetpp", "egnn", "et", "mace"),
-    *("painn", "pna", "pnaeq", "pnaplus", "schnet"),
-)
-"""Convs that numba's loops run quicker on a CPU than machine code, which is of torch's operations.
-Measured on crystals, 2026-11-28, as shares of its time: 0.52 to 0.54 for the three of PNA, 0.69
-``et``, 0.74 ``mace``, 0.81 ``cgcnn``, 0.83 ``egnn``, 0.90 ``schnet``, 0.94 ``dimenetpp``; with
-products by loops 0.78 ``painn``; not ``gin`` 1.05 and ``sage`` 1.25, nor ``gat``, 1.22 before."""
 
 _aten: Any = torch.ops.aten
 
 logger = logging.getLogger(__name__)
 
 
-class CannotCompile(Exception):
-    """A member cannot be compiled or stacked; the message says why."""
+class CannotStack(Exception):
+    """Members cannot be stacked; the message says why."""
 
 
 class FunctionalModel(nn.Module):
-    """A net as a function of the named tensors of a batch with edges in pairs.
-
-    Tensors named ``weight:NAME`` replace weights of the net.
-    """
+    """A net as a function of the named tensors of a batch with edges in pairs."""
 
     def __init__(self, model: MultiHeadGNN) -> None:
         """Wrap a net; its weights are shared, not copied."""
@@ -119,34 +78,19 @@ class FunctionalModel(nn.Module):
             targets={},
             masks={},
             graph_index=tensors["graph_index"],
-            attributes=_select_prefix(tensors, "attribute"),
+            attributes={
+                name.removeprefix(ATTRIBUTE): values
+                for name, values in tensors.items()
+                if name.startswith(ATTRIBUTE)
+            },
             laplacian=tensors.get("laplacian"),
             by_receiver=order,
             receiver_starts=tensors["starts"],
             by_sender=torch.where(order < half, order + half, order - half),
             sender_starts=tensors["starts"],
         )
-        weights = _select_prefix(tensors, "weight")
-        outputs: Tensors = (
-            functional_call(self.model, weights, batch) if weights else self.model(batch)
-        )
+        outputs: Tensors = self.model(batch)
         return outputs
-
-
-def _select_prefix(tensors: Tensors, kind: str) -> Tensors:
-    """Return the inputs whose names are ``KIND:NAME``, by ``NAME``."""
-    split = ((name.partition(":"), tensor) for name, tensor in tensors.items())
-    return {name: tensor for (prefix, _, name), tensor in split if prefix == kind}
-
-
-def small_weights(model: MultiHeadGNN) -> Tensors:
-    """Return the weights that compiled code takes as inputs, by the names of these inputs.
-
-    Torch's compiler inlines the values of tiny tensors into the code, where those of another member
-    could not replace them. It does not inline inputs.
-    """
-    named = itertools.chain(model.named_parameters(), model.named_buffers())
-    return {f"weight:{name}": t.detach() for name, t in named if t.numel() <= INLINED}
 
 
 def to_tensors(batch: Batch) -> Tensors | None:
@@ -170,7 +114,7 @@ def to_tensors(batch: Batch) -> Tensors | None:
         "order": order.view(2, half),
         "starts": starts,
     }
-    tensors |= {f"attribute:{name}": value for name, value in batch.attributes.items()}
+    tensors |= {f"{ATTRIBUTE}{name}": value for name, value in batch.attributes.items()}
     return tensors if batch.laplacian is None else {**tensors, "laplacian": batch.laplacian}
 
 
@@ -198,16 +142,13 @@ def export_model(model: MultiHeadGNN, tensors: Tensors) -> ExportedProgram:
         "starts": {0: nodes + 1},
         "laplacian": {0: nodes},
     }
-    dynamic = {name: sizes.get(name, _size_of_attribute(name, graphs)) for name in tensors}
+    dynamic = {
+        name: {0: graphs} if name.startswith(ATTRIBUTE) else sizes.get(name, {}) for name in tensors
+    }
     with torch.no_grad():
         return torch.export.export(
             FunctionalModel(model), (tensors,), dynamic_shapes=(dynamic,), strict=False
         )
-
-
-def _size_of_attribute(name: str, graphs: Dim) -> dict[int, Dim]:
-    """Return the dimensions of an attribute, [G]; a weight has a fixed shape."""
-    return {0: graphs} if name.startswith("attribute:") else {}
 
 
 def run_eagerly(member: Member) -> Net:
@@ -230,16 +171,16 @@ def check_same_output(outputs: Tensors, expected: Tensors, dtype: torch.dtype) -
         dtype: type of the net's weights, which decides the tolerance, see ``SAME``.
 
     Raises:
-        CannotCompile: values differ by more than the tolerance, or heads differ.
+        CannotStack: values differ by more than the tolerance, or heads differ.
     """
     if set(outputs) != set(expected):
-        raise CannotCompile(
+        raise CannotStack(
             f"it answers {', '.join(outputs)} where the net answers {', '.join(expected)}"
         )
     for name, values in expected.items():
         off = (outputs[name] - values).abs().max() / values.abs().max().clamp(min=1e-30)
         if not float(off) <= SAME[dtype]:
-            raise CannotCompile(f"its answers for {name} are {float(off):.1e} off, relative")
+            raise CannotStack(f"its answers for {name} are {float(off):.1e} off, relative")
 
 
 class StackedEngine:
@@ -467,210 +408,3 @@ _STACKABLE_SUMS = {
     _aten._embedding_bag_forward_only.default: _embedding_bag,
 }
 """Replacements of torch operations that ``vmap`` cannot stack."""
-
-
-def cache_key(signature: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return the cache key of a net: a hash of all that determines its code, without weights.
-
-    Args:
-        signature: signature of the net, see ``Member.signature``.
-        tensors: inputs of the net by name; only their types and device matter.
-    """
-    parts = {
-        "signature": signature,
-        "inputs": {name: str(tensor.dtype) for name, tensor in sorted(tensors.items())},
-        "device": _device(tensors["positions"].device),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "code": code_checksum(),
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _device(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}"
-    return f"{torch.backends.cpu.get_cpu_capability()} {_cpu_model()}"
-
-
-@functools.cache
-def _cpu_model() -> str:
-    """Return model and flags of the processor, since code for one may not run on another."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    return "".join(line for line in lines[:40] if line.startswith(("model name", "flags")))
-
-
-@functools.cache
-def code_checksum() -> str:
-    """Return the checksum of the source files that determine the code of a net."""
-    root, total = Path(hydragnn_hpo.__file__).parent, hashlib.sha256()
-    for part in _PARTS:
-        place = root / part
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else (place,):
-            total.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return total.hexdigest()
-
-
-@contextmanager
-def torch_compile_cache(place: Path) -> Iterator[None]:
-    """Point torch's compile cache to a private folder, unless the user has set one.
-
-    Torch's default is a folder that all users can write to. Torch itself sets the environment
-    variable to this default, so a variable with the default value is not the user's choice.
-    """
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow
-
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    before = os.environ.get(name)
-    if before is None or before == default_cache_dir():
-        os.environ[name] = str(place)
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
-
-
-class CompiledEngine:
-    """Runs compiled members for any number of graphs; others run eagerly.
-
-    Others are those that cannot be compiled, and those that loops run quicker.
-
-    A member is compiled, or loaded from the cache, at the first batch that compiled code can
-    process. Its outputs for that batch are compared with those of the net itself.
-    """
-
-    def __init__(
-        self, members: Sequence[Member], device: torch.device, place: Path | None = None
-    ) -> None:
-        """Keep members whose nets are on ``device``; nothing is compiled yet.
-
-        Args:
-            members: members in the order of the outputs.
-            device: device of their nets.
-            place: folder of compiled nets; ``files.cache_folder`` if None.
-        """
-        self.members = tuple(members)
-        self.device = device
-        self.place = cache_folder("compiled") if place is None else place
-        self.ways: dict[str, str] = {}
-        """Description of how each member runs, by trial; set at its first prediction."""
-        self._nets: dict[str, Net | None] = {}
-        """Net by trial; None for a member that runs eagerly, no entry before its first batch."""
-
-    def predict(self, graphs: GraphSet, indices: np.ndarray) -> Iterator[tuple[Member, Tensors]]:
-        """Yield each member's heads and variances for one batch of graphs."""
-        pairs = member_batches(self.members, graphs, indices, self.device)
-        by_trial = {member.trial: self._run(member, batch) for member, batch in pairs}
-        for member in self.members:
-            yield member, by_trial[member.trial]
-
-    def _run(self, member: Member, batch: Batch) -> Tensors:
-        """Run a member, which is compiled first if it has not been."""
-        tensors = to_tensors(batch)
-        # the default (self, not None) marks a member without an entry, which may be compiled
-        if tensors is None or self._nets.get(member.trial, self) is None:
-            return run_member(member, batch)
-        if member.trial not in self._nets:
-            self._nets[member.trial] = self._prepare(member, tensors)
-        net = self._nets[member.trial]
-        return run_member(member, batch) if net is None else net(tensors)
-
-    def _prepare(self, member: Member, tensors: Tensors) -> Net | None:
-        """Return a member's compiled net, or None after logging the reason."""
-        if is_quicker_by_loops(member):
-            self.ways[member.trial] = "eager: loops run its conv quicker than machine code"
-            logger.info("member %s is not compiled, as loops are quicker.", member.trial)
-            return None
-        conv = type(member.model.trunk.convs[0]).__name__
-        try:
-            net = self._compile(member, tensors)
-            check_same_output(net(tensors), run_eagerly(member)(tensors), member.dtype)
-        except Exception as reason:  # torch's compilers raise errors of every class
-            why = _first_line(reason)
-            self.ways[member.trial] = f"eager: {why}"
-            logger.warning("member %s (%s) is not compiled: %s.", member.trial, conv, why)
-            logger.debug("why %s is not compiled", member.trial, exc_info=True)
-            return None
-        return net
-
-    def _compile(self, member: Member, tensors: Tensors) -> Net:
-        if member.model.energies:
-            raise CannotCompile("its forces are derivatives")
-        if not member.signature:
-            raise CannotCompile("its conv is a user's own")
-        if not make_private(self.place):
-            raise CannotCompile(f"{self.place} is not a folder that this user alone can write to")
-        path = self.place / f"{cache_key(member.signature, tensors)}.pt2"
-        began = time.monotonic()
-        cached = is_own(path)
-        if not cached:
-            logger.info("compiling member %s; once for this machine.", member.trial)
-            compile_to(path, member, tensors)
-        net = load_compiled(path, member)
-        seconds = time.monotonic() - began
-        self.ways[member.trial] = f"{'from the cache' if cached else 'compiled'} in {seconds:.1f} s"
-        return net
-
-
-def is_quicker_by_loops(member: Member) -> bool:
-    """Check whether numba's loops run a member quicker than machine code."""
-    trunk = member.model.trunk
-    device = next(trunk.parameters()).device.type
-    quicker = tuple(map(find_conv, QUICKER_BY_LOOPS))
-    loops = choose_kernels(trunk.kernels, device, member.dtype) == "numba"
-    return loops and isinstance(trunk.convs[0], quicker)
-
-
-def compile_to(path: Path, member: Member, tensors: Tensors) -> None:
-    """Compile a member's net, and write it atomically.
-
-    Args:
-        path: the file to write, in a folder that this user alone can write to.
-        member: member whose net is compiled; weights can be replaced on loading.
-        tensors: inputs to trace with.
-
-    Raises:
-        Exception: torch cannot trace or compile the net; the class of the error varies.
-    """
-    with (
-        TemporaryDirectory(dir=path.parent) as scratch,
-        torch_compile_cache(path.parent / "inductor"),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")  # torch warns about its own code while it traces
-        made = Path(scratch) / path.name
-        program = export_model(member.model, tensors | small_weights(member.model))
-        torch._inductor.aoti_compile_and_package(program, package_path=str(made))
-        made.chmod(0o600)
-        made.replace(path)
-
-
-def load_compiled(path: Path, member: Member) -> Net:
-    """Load a compiled net, which may be another member's, with the weights of a member.
-
-    Args:
-        path: the compiled net. Loading runs its code, so the caller must check its owner first.
-        member: a member with the signature for which the net was compiled.
-    """
-    net = torch._inductor.aoti_load_package(str(path), device_index=_index(member))
-    plain, small = FunctionalModel(member.model), small_weights(member.model)
-    own = {**dict(plain.named_parameters()), **dict(plain.named_buffers())}
-    constants = {name: own[name].detach() for name in net.get_constant_fqns() if name in own}
-    net.load_constants(constants, check_full_update=True)
-
-    def run(tensors: Tensors) -> Tensors:
-        outputs: Tensors = net(tensors | small)
-        return outputs
-
-    return run
-
-
-def _index(member: Member) -> int:
-    device = next(member.model.parameters()).device
-    return -1 if device.index is None else device.index
