@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 from ase.data import covalent_radii
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_sizes import ELEMENTS
@@ -168,7 +169,9 @@ def compare_forces(structures: Sequence[LabelledStructure]) -> ForceEvidence | N
     pairs = pairs[:, np.argsort(pairs[2], kind="stable")[:MOST_PAIRS]]
     if pairs.shape[1] >= MIN_PAIRS:
         return _judge_steps(pairs[0], pairs[1], pairs[3:].astype(np.int64))
-    return _judge_curvature(structures)
+    # On matrices this small, threads of BLAS wait 20 times as long as they compute.
+    with threadpool_limits(1, "blas"):
+        return _judge_curvature(structures)
 
 
 def _compare_steps(structures: Sequence[LabelledStructure]) -> Iterator[Array]:

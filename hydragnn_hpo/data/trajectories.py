@@ -172,7 +172,7 @@ def find_runs(structures: Sequence[Atoms], table: PropertyTable) -> FoundRuns | 
         The runs; None where structures are independent as far as that can be seen.
     """
     steps = measure_steps(frames := Frames.of(structures))
-    formulas = [str(atoms.symbols.formula.format("hill")) for atoms in structures]
+    formulas = [np.sort(atoms.numbers).tobytes() for atoms in structures]
     keys = {
         key: names
         for key, names in _list_names(structures, table)
@@ -204,7 +204,7 @@ def _list_names(
 
 
 def _names_runs(
-    key: str, names: Sequence[str], formulas: Sequence[str], steps: Array, *, is_text: bool
+    key: str, names: Sequence[str], formulas: Sequence[bytes], steps: Array, *, is_text: bool
 ) -> bool:
     """Check whether the values of a key name the runs that structures are from.
 

@@ -74,8 +74,10 @@ def find_possible_units(prop: Property, structures: Sequence[Atoms]) -> tuple[st
     owners = [structures[prop.structure[row]] for row in known]
     molecules = np.array([not atoms.pbc.any() for atoms in owners], dtype=bool)
     typical = molecules
-    if allowed.nonmetals:
-        typical = molecules & [bool(np.isin(a.numbers, NONMETALS).all()) for a in owners]
+    if allowed.nonmetals and len(owners):
+        owner = np.repeat(np.arange(len(owners)), [len(atoms) for atoms in owners])
+        is_metal = ~np.isin(np.concatenate([atoms.numbers for atoms in owners]), NONMETALS)
+        typical = molecules & (np.bincount(owner, weights=is_metal, minlength=len(owners)) == 0)
     bounded = np.ones_like(molecules) if allowed.periodic else molecules
     low = float(np.median(sizes[typical])) if typical.sum() >= MIN_VALUES else np.inf
     high = float(np.quantile(sizes[bounded], 0.95)) if bounded.sum() >= MIN_VALUES else 0.0
