@@ -61,6 +61,17 @@ def test_results_follow_the_umask_and_are_never_written_by_others(
     assert modes == results | {"secret": 0o600, "secrets": 0o700}
 
 
+def test_what_others_may_write_or_what_is_a_link_is_not_ones_own(tmp_path):
+    (tmp_path / "code").write_text("x")
+    (tmp_path / "code").chmod(0o600)
+    (tmp_path / "link").symlink_to(tmp_path / "code")
+    assert files.is_own(tmp_path / "code")
+    assert not files.is_own(tmp_path / "link")
+    assert not files.is_own(tmp_path / "nothing")
+    (tmp_path / "code").chmod(0o622)
+    assert not files.is_own(tmp_path / "code")
+
+
 def test_an_open_umask_is_limited_and_a_strict_one_stays(umask):
     for mask, limited in ((0, 0o022), (0o002, 0o022), (0o077, 0o077), (0o027, 0o027)):
         umask(mask)
