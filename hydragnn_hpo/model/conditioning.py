@@ -18,7 +18,6 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.file_records import AttributeStats
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import Padding, apply_without_autocast, mlp
-from hydragnn_hpo.model.row_products import RowLinear
 
 _NOT_KNOWN: AttributeStats = {"mean": 0.0, "std": 1.0}
 
@@ -65,7 +64,7 @@ class ConcatConditioning(nn.Module):
     def __init__(self, features: int, num_attributes: int) -> None:
         """Build the linear map from F + A numbers to F."""
         super().__init__()
-        self.map = RowLinear(features + num_attributes, features)
+        self.map = nn.Linear(features + num_attributes, features)
 
     def forward(self, scalars: Tensor, attributes: Tensor, batch: Batch) -> Tensor:
         """Return the new embedding, [N, F].
@@ -145,7 +144,7 @@ class RandomWalkEncoding(nn.Module):
         """Build the linear map from the probabilities after 1 to ``size`` = k steps."""
         super().__init__()
         self.size = size
-        self.map = RowLinear(size, features)
+        self.map = nn.Linear(size, features)
 
     def forward(self, batch: Batch, edges: Edges) -> Tensor:
         """Return the encodings of the nodes, [N, F]."""
@@ -190,8 +189,8 @@ class GlobalAttention(nn.Module):
         """Build the map to queries, keys and values, and the map that mixes the h heads."""
         super().__init__()
         self.heads = heads
-        self.project = RowLinear(features, 3 * features)
-        self.join = RowLinear(features, features)
+        self.project = nn.Linear(features, 3 * features)
+        self.join = nn.Linear(features, features)
 
     def forward(self, scalars: Tensor, padding: Padding) -> Tensor:
         """Return the attended features of each node, [N, F].

@@ -75,7 +75,6 @@ from hydragnn_hpo.model.layers import (
     pool_mean,
     pool_sum,
 )
-from hydragnn_hpo.model.row_products import use_kernels
 
 
 def find_conv(name: str) -> type[nn.Module]:
@@ -778,7 +777,6 @@ class MultiHeadGNN(nn.Module):
         self.heads, self.baselines, self.sums = (nn.ModuleDict() for _ in range(3))
         for name, head in heads.items():
             self._add_head(name, targets[name], head, model, degree)
-        use_kernels(self, model.kernels)
         self.repulsion = ZBL() if model.repulsion == "zbl" else None
         self._sort_by_kind(heads, targets)
         self.log_variances = nn.Parameter(torch.zeros(len(heads))) if learn_weights else None

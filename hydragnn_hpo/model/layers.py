@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from hydragnn_hpo.data import Batch
-from hydragnn_hpo.model.perceptrons import Perceptron
-from hydragnn_hpo.model.row_products import RowLinear
 
 
 def to_float32(values: Tensor) -> Tensor:
@@ -149,12 +147,12 @@ POOLS = {"mean": pool_mean, "sum": pool_sum, "max": pool_max}
 """Functions from (values [N, F], batch) to [G, F], by the setting ``pool`` of a head."""
 
 
-def mlp(widths: Sequence[int], activation: Callable[[], nn.Module] = nn.SiLU) -> Perceptron:
+def mlp(widths: Sequence[int], activation: Callable[[], nn.Module] = nn.SiLU) -> nn.Sequential:
     """Chain linear maps of ``widths`` (input, hidden ..., output) with activations in between."""
     layers: list[nn.Module] = []
     for inputs, outputs in zip(widths, widths[1:], strict=False):
-        layers.extend((RowLinear(inputs, outputs), activation()))
-    return Perceptron(*layers[:-1])
+        layers.extend((nn.Linear(inputs, outputs), activation()))
+    return nn.Sequential(*layers[:-1])
 
 
 class NodeNorm(nn.Module):

@@ -15,7 +15,6 @@ from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.kernels.eager_gates import silu_of_norm
 from hydragnn_hpo.model.kernels.edge_functions import update_gated_edges
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.row_products import RowLinear, multiply_rows
 from hydragnn_hpo.model.scatter import Links, gather_nodes
 from hydragnn_hpo.model.triplets import find_triplets, legendre
 
@@ -32,11 +31,11 @@ class EdgeGatedConv(nn.Module):
     def __init__(self, features: int, edges_are_read: bool) -> None:
         """Build the maps; the norm of the edges only if a later layer reads the edges."""
         super().__init__()
-        self.receive = RowLinear(features, features)
-        self.send = RowLinear(features, features, bias=False)
-        self.gate = RowLinear(features, features, bias=False)
-        self.own = RowLinear(features, features)
-        self.value = RowLinear(features, features, bias=False)
+        self.receive = nn.Linear(features, features)
+        self.send = nn.Linear(features, features, bias=False)
+        self.gate = nn.Linear(features, features, bias=False)
+        self.own = nn.Linear(features, features)
+        self.value = nn.Linear(features, features, bias=False)
         self.norm = nn.LayerNorm(features)
         self.edge_norm = nn.LayerNorm(features) if edges_are_read else None
 
@@ -57,7 +56,7 @@ class EdgeGatedConv(nn.Module):
         """
         maps = [self.receive, self.send, self.value]
         matrix, bias = torch.cat([each.weight for each in maps]), self.receive.bias
-        ends = multiply_rows(nodes, matrix, F.pad(bias, (0, 2 * bias.shape[0])))
+        ends = F.linear(nodes, matrix, F.pad(bias, (0, 2 * bias.shape[0])))
         gated, gates, features = update_gated_edges(
             self.gate(edge_features), ends, weight, edge_features, self.edge_norm, links
         )

@@ -9,7 +9,6 @@ from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import CGCNNOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.edge_functions import gated_product_sum
-from hydragnn_hpo.model.row_products import RowLinear
 
 
 class CGCNNConv(nn.Module):
@@ -25,9 +24,9 @@ class CGCNNConv(nn.Module):
         super().__init__()
         features = dimensions.features
         self.activation = options.activation
-        self.receive = RowLinear(features, 2 * features)
-        self.send = RowLinear(features, 2 * features, bias=False)
-        self.measure = RowLinear(dimensions.basis_size, 2 * features, bias=False)
+        self.receive = nn.Linear(features, 2 * features)
+        self.send = nn.Linear(features, 2 * features, bias=False)
+        self.measure = nn.Linear(dimensions.basis_size, 2 * features, bias=False)
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Sum the gated messages of the neighbours.

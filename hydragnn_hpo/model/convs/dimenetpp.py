@@ -14,7 +14,6 @@ from hydragnn_hpo.config.convs.angular import DimeNetPPOptions
 from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.kernels.edge_functions import activate_rows
 from hydragnn_hpo.model.kernels.passes import triplet_sum
-from hydragnn_hpo.model.row_products import RowLinear
 from hydragnn_hpo.model.scatter import Links, multiply_by_filters, sum_ends
 from hydragnn_hpo.model.triplets import SphericalBessel, find_triplets, legendre
 
@@ -47,7 +46,7 @@ class Residual(nn.Module):
     def __init__(self, features: int) -> None:
         """Build both maps."""
         super().__init__()
-        self.first, self.second = RowLinear(features, features), RowLinear(features, features)
+        self.first, self.second = nn.Linear(features, features), nn.Linear(features, features)
 
     def forward(self, x: Tensor, links: Links) -> Tensor:
         """Map rows of edges, [E, F] to [E, F]."""
@@ -96,23 +95,23 @@ class DimeNetPPConv(nn.Module):
         super().__init__()
         f, k, width = dimensions.features, dimensions.basis_size, options.int_emb
         self.reach = min(options.angle_cutoff or dimensions.cutoff, dimensions.cutoff)
-        self.receive, self.send = RowLinear(f, f), RowLinear(f, f, bias=False)
+        self.receive, self.send = nn.Linear(f, f), nn.Linear(f, f, bias=False)
         first = dimensions.layer == 0
-        measure = (RowLinear(k, f), nn.SiLU(), RowLinear(f, f, bias=False))
+        measure = (nn.Linear(k, f), nn.SiLU(), nn.Linear(f, f, bias=False))
         self.measure = nn.Sequential(*measure) if first else None
         sizes = (options.num_spherical, options.num_radial, self.reach)
         self.bessel = SphericalBessel(*sizes) if first else None
-        self.own, self.other = RowLinear(f, f), RowLinear(f, f)
+        self.own, self.other = nn.Linear(f, f), nn.Linear(f, f)
         self.filter = nn.Sequential(
-            RowLinear(k, options.basis_emb, bias=False),
-            RowLinear(options.basis_emb, f, bias=False),
+            nn.Linear(k, options.basis_emb, bias=False),
+            nn.Linear(options.basis_emb, f, bias=False),
         )
-        self.down, self.up = RowLinear(f, width, bias=False), RowLinear(width, f, bias=False)
+        self.down, self.up = nn.Linear(f, width, bias=False), nn.Linear(width, f, bias=False)
         self.angular = AngularSum(options)
         self.before = nn.ModuleList(Residual(f) for _ in range(options.before_skip))
-        self.mix = RowLinear(f, f)
+        self.mix = nn.Linear(f, f)
         self.after = nn.ModuleList(Residual(f) for _ in range(options.after_skip))
-        self.gate = RowLinear(k, f)
+        self.gate = nn.Linear(k, f)
         self.out = _output_block(f, options)
         self.apply(_init_xavier)
         nn.init.ones_(self.gate.bias)
@@ -178,7 +177,7 @@ def _init_xavier(module: nn.Module) -> None:
 def _output_block(features: int, options: DimeNetPPOptions) -> nn.Sequential:
     """Build the map from the sum of messages at a node to the change of its scalars."""
     wide = options.out_emb
-    layers: list[nn.Module] = [RowLinear(features, wide, bias=False)]
+    layers: list[nn.Module] = [nn.Linear(features, wide, bias=False)]
     for _ in range(options.out_layers):
-        layers += [RowLinear(wide, wide), nn.SiLU()]
-    return nn.Sequential(*layers, RowLinear(wide, features, bias=False))
+        layers += [nn.Linear(wide, wide), nn.SiLU()]
+    return nn.Sequential(*layers, nn.Linear(wide, features, bias=False))

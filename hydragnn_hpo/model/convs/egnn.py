@@ -11,7 +11,6 @@ from hydragnn_hpo.config.convs.scalar import EGNNOptions
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.edge_functions import activate_ends, gated_linear_sum
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.row_products import RowLinear
 
 
 class EGNNConv(nn.Module):
@@ -26,10 +25,10 @@ class EGNNConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features = dimensions.features
-        self.receive = RowLinear(features, features)
-        self.send = RowLinear(features, features, bias=False)
-        self.measure = RowLinear(dimensions.basis_size, features, bias=False)
-        self.message = RowLinear(features, features)
+        self.receive = nn.Linear(features, features)
+        self.send = nn.Linear(features, features, bias=False)
+        self.measure = nn.Linear(dimensions.basis_size, features, bias=False)
+        self.message = nn.Linear(features, features)
         self.gate = nn.Linear(features, 1) if options.attention else None
         self.update = mlp((2 * features, features, features))
 

@@ -13,7 +13,6 @@ from hydragnn_hpo.config.convs.vector import ETOptions, sent_channels
 from hydragnn_hpo.model.convs.painn import RadialFilters, VectorUpdate, send_vectors
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.passes import attention_sum, edge_scores
-from hydragnn_hpo.model.row_products import RowLinear
 
 
 class ETConv(nn.Module):
@@ -35,13 +34,13 @@ class ETConv(nn.Module):
         super().__init__()
         features, self.heads = dimensions.features, options.heads
         self.register_buffer("scale", torch.tensor(max(dimensions.degree, 1.0) ** -0.5))
-        self.query = RowLinear(features, features)
-        self.key = RowLinear(features, features)
-        self.near = RowLinear(dimensions.basis_size, features)
+        self.query = nn.Linear(features, features)
+        self.key = nn.Linear(features, features)
+        self.near = nn.Linear(dimensions.basis_size, features)
         self.sent = sent_channels(dimensions)
-        self.send = RowLinear(features, self.sent * features)
+        self.send = nn.Linear(features, self.sent * features)
         self.filters = RadialFilters(dimensions.basis_size, features, self.sent)
-        self.out = RowLinear(features, features)
+        self.out = nn.Linear(features, features)
         self.update = VectorUpdate(features, nn.SiLU)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:

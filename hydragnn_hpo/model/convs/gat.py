@@ -13,7 +13,6 @@ from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.eager_edge_functions import leaky_silu
 from hydragnn_hpo.model.kernels.edge_functions import activate_ends
 from hydragnn_hpo.model.kernels.passes import weighted_sum
-from hydragnn_hpo.model.row_products import RowLinear
 from hydragnn_hpo.model.scatter import segment_max
 
 
@@ -32,9 +31,9 @@ class GATConv(nn.Module):
         super().__init__()
         features, self.heads = dimensions.features, options.heads
         self.slope = options.negative_slope
-        self.receive = RowLinear(features, features)
-        self.send = RowLinear(features, features)
-        self.measure = RowLinear(dimensions.basis_size, features, bias=False)
+        self.receive = nn.Linear(features, features)
+        self.send = nn.Linear(features, features)
+        self.measure = nn.Linear(dimensions.basis_size, features, bias=False)
         bound = (self.heads / features) ** 0.5
         parts = torch.empty(self.heads, features // self.heads)
         self.attention = nn.Parameter(parts.uniform_(-bound, bound))

@@ -12,7 +12,6 @@ from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.vector import MACEOptions, Path, Plan, pairs, start
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.passes import coupled_sum
-from hydragnn_hpo.model.row_products import RowLinear
 from hydragnn_hpo.model.tensor_product import coupling_coefficients, spherical_harmonics
 
 
@@ -66,7 +65,7 @@ class MACEConv(nn.Module):
 
 def _mix(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
     """Build a linear map that preserves the variance, as products amplify deviations from 1."""
-    mix = RowLinear(inputs, outputs, bias=bias)
+    mix = nn.Linear(inputs, outputs, bias=bias)
     nn.init.normal_(mix.weight, std=inputs**-0.5)
     return mix
 
@@ -90,7 +89,7 @@ class NeighborMoments(nn.Module):
         self.send = nn.ModuleList(
             _mix(features, features, bias=ell == 0) for ell in range(plan.reads + 1)
         )
-        self.radial = RowLinear(dimensions.basis_size, options.radial)
+        self.radial = nn.Linear(dimensions.basis_size, options.radial)
         self.weights = nn.ModuleList(_mix(options.radial, features) for _ in plan.moments)
         self.mix = nn.ModuleList(_mix(count * features, features) for count in plan.counts)
         for (one, two), ends in plan.moments.items():
@@ -182,7 +181,7 @@ class ProductBasis(nn.Module):
         self.register_buffer("columns", index, persistent=False)
         ends = [path[2] for path in couplings]
         self.counts = [ends.count(ell) for ell in range(ends[-1] + 1)]
-        self.weights = RowLinear(features, len(couplings) * features)
+        self.weights = nn.Linear(features, len(couplings) * features)
 
     def forward(self, scalars: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """Multiply features channel by channel and couple the products.

@@ -14,7 +14,6 @@ from hydragnn_hpo.model.activations import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.passes import directed_sum, vector_messages_sum
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.row_products import RowLinear
 
 
 def send_vectors(
@@ -54,7 +53,7 @@ class RadialFilters(nn.Module):
         """Build ``count`` maps; the envelope, a column of their input, serves as their bias."""
         super().__init__()
         self.maps = nn.ModuleList(
-            RowLinear(basis_size + 1, features, bias=False) for _ in range(count)
+            nn.Linear(basis_size + 1, features, bias=False) for _ in range(count)
         )
 
     def forward(self, edges: Edges) -> list[Tensor]:
@@ -72,7 +71,7 @@ class VectorUpdate(nn.Module):
     def __init__(self, features: int, activation: type[nn.Module]) -> None:
         """Build the mix of vector channels and the perceptron."""
         super().__init__()
-        self.mix = RowLinear(features, 2 * features, bias=False)
+        self.mix = nn.Linear(features, 2 * features, bias=False)
         self.talk = mlp((2 * features, features, 3 * features), activation)
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,6 @@ from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import AGGREGATIONS, PNAOptions, aggregator_copies
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
-from hydragnn_hpo.model.row_products import RowLinear
 
 SMALL = 0.25
 """Scale below which a spread is flattened to 0: the plain root of a variance would rise from 0 so
@@ -41,7 +40,7 @@ class Aggregation(nn.Module):
         """
         super().__init__()
         self.copies = aggregator_copies(options)
-        self.mix = RowLinear(AGGREGATIONS * self.copies * features, features)
+        self.mix = nn.Linear(AGGREGATIONS * self.copies * features, features)
         self.register_buffer("typical", torch.tensor(math.log(degree + 2.0)))
 
     def forward(
@@ -86,11 +85,11 @@ class PNAConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features = dimensions.features
-        self.receive = RowLinear(features, features)
-        self.send = RowLinear(features, features, bias=False)
-        self.measure = RowLinear(dimensions.basis_size, features, bias=False)
+        self.receive = nn.Linear(features, features)
+        self.send = nn.Linear(features, features, bias=False)
+        self.measure = nn.Linear(dimensions.basis_size, features, bias=False)
         self.aggregate = Aggregation(features, dimensions.degree, options)
-        self.update = RowLinear(2 * features, features)
+        self.update = nn.Linear(2 * features, features)
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Aggregate messages of the neighbours in several ways and mix them with the node.

@@ -11,7 +11,6 @@ from hydragnn_hpo.model.convs.painn import RadialFilters, VectorUpdate, send_vec
 from hydragnn_hpo.model.convs.pna import Aggregation
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.row_products import RowLinear
 
 
 class PNAEqConv(nn.Module):
@@ -27,8 +26,8 @@ class PNAEqConv(nn.Module):
         features = dimensions.features
         self.sent = sent_channels(dimensions)
         self.send = mlp((features, features, self.sent * features))
-        self.receive = RowLinear(features, features)
-        self.filter = RowLinear(dimensions.basis_size, features)
+        self.receive = nn.Linear(features, features)
+        self.filter = nn.Linear(dimensions.basis_size, features)
         self.filters = RadialFilters(dimensions.basis_size, features, self.sent - 1)
         self.aggregate = Aggregation(features, dimensions.degree, options)
         self.update = VectorUpdate(features, nn.SiLU)

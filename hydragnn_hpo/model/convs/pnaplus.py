@@ -11,7 +11,6 @@ from hydragnn_hpo.config.convs.scalar import PNAPlusOptions
 from hydragnn_hpo.model.convs.pna import Aggregation
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.row_products import RowLinear
 
 
 class PNAPlusConv(nn.Module):
@@ -25,12 +24,12 @@ class PNAPlusConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features = dimensions.features
-        self.receive = RowLinear(features, features)
-        self.send = RowLinear(features, features, bias=False)
-        self.measure = RowLinear(dimensions.basis_size, features, bias=False)
+        self.receive = nn.Linear(features, features)
+        self.send = nn.Linear(features, features, bias=False)
+        self.measure = nn.Linear(dimensions.basis_size, features, bias=False)
         self.filter = mlp((dimensions.basis_size, features, features))
         self.aggregate = Aggregation(features, dimensions.degree, options)
-        self.update = RowLinear(2 * features, features)
+        self.update = nn.Linear(2 * features, features)
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Aggregate filtered messages in several ways and mix them with the node.

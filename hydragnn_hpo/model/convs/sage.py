@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import SAGEOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.perceptrons import activate_sum
-from hydragnn_hpo.model.row_products import RowLinear
 from hydragnn_hpo.model.scatter import segment_max
 
 
@@ -25,9 +23,9 @@ class SAGEConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features, self.aggregation = dimensions.features, options.aggregation
-        self.own = RowLinear(features, features, bias=False)
-        self.heard = RowLinear(features, features)
-        self.pool = RowLinear(features, features) if options.aggregation == "max" else None
+        self.own = nn.Linear(features, features, bias=False)
+        self.heard = nn.Linear(features, features)
+        self.pool = nn.Linear(features, features) if options.aggregation == "max" else None
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
         """Combine each node with the aggregate of its neighbours.
@@ -41,7 +39,7 @@ class SAGEConv(nn.Module):
             The change of the scalars, [N, F], and None.
         """
         gathered = self._gathered(scalars, edges)
-        return activate_sum((self.own, self.heard), (scalars, gathered)), None
+        return F.silu(self.own(scalars) + self.heard(gathered)), None
 
     def _gathered(self, scalars: Tensor, edges: Edges) -> Tensor:
         if self.aggregation == "mean":

@@ -10,8 +10,6 @@ from hydragnn_hpo.config.convs.scalar import SchNetOptions
 from hydragnn_hpo.model.activations import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.kernels.edge_functions import activate_rows
-from hydragnn_hpo.model.perceptrons import Perceptron
-from hydragnn_hpo.model.row_products import RowLinear
 
 
 class SchNetConv(nn.Module):
@@ -24,14 +22,14 @@ class SchNetConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features, filters = dimensions.features, options.filters
-        self.filter = Perceptron(
-            RowLinear(dimensions.basis_size, filters),
+        self.filter = nn.Sequential(
+            nn.Linear(dimensions.basis_size, filters),
             ShiftedSoftplus(),
-            RowLinear(filters, filters),
+            nn.Linear(filters, filters),
         )
-        self.into = RowLinear(features, filters, bias=False)
-        self.out = Perceptron(
-            RowLinear(filters, features), ShiftedSoftplus(), RowLinear(features, features)
+        self.into = nn.Linear(features, filters, bias=False)
+        self.out = nn.Sequential(
+            nn.Linear(filters, features), ShiftedSoftplus(), nn.Linear(features, features)
         )
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
@@ -45,14 +43,7 @@ class SchNetConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        filters = self._filters(edges) * edges.pair_envelope
+        first, _, last = self.filter
+        hidden = activate_rows(first(edges.pair_basis), edges.links, "softplus")
+        filters = last(hidden) * edges.pair_envelope
         return self.out(edges.filtered_sum(self.into(scalars), filters)), None
-
-    def _filters(self, edges: Edges) -> Tensor:
-        """Return a filter for each pair, [P, F]."""
-        basis, (first, _, last) = edges.pair_basis, self.filter
-        if self.filter.is_one_loop(basis):
-            filters: Tensor = self.filter(basis)
-        else:
-            filters = last(activate_rows(first(basis), edges.links, "softplus"))
-        return filters

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -30,7 +31,6 @@ from hydragnn_hpo.model.kernels.eager_edge_functions import (
 )
 from hydragnn_hpo.model.kernels.passes import usable_kernels
 from hydragnn_hpo.model.layers import without_autocast
-from hydragnn_hpo.model.row_products import multiply_rows
 from hydragnn_hpo.model.scatter import Gradients, Links
 
 
@@ -67,7 +67,7 @@ def gated_linear_sum(
     """
     parts = () if gate is None else (gate.weight, gate.bias)
     if usable_kernels(links.kernels, (hidden, weights, last.bias, *parts)) != "eager":
-        product = multiply_rows(hidden, last.weight)
+        product = F.linear(hidden, last.weight)
         total: Tensor = _apply("gated_sum", (product, weights, last.bias, *parts), links)
         return total
     return sum_activated(last(hidden), weights, parts, links)

@@ -11,12 +11,9 @@ import torch
 with contextlib.suppress(ImportError):
     from hydragnn_hpo.data import load_cached_layout
     from hydragnn_hpo.model.kernels.numba_passes import KERNELS
-    from hydragnn_hpo.model.kernels.perceptron_loops import PERCEPTRONS
-    from hydragnn_hpo.model.kernels.product_loops import PRODUCTS
 
     load_cached_layout()
-    for loops in (KERNELS, PRODUCTS, PERCEPTRONS):
-        loops.load_cached()
+    KERNELS.load_cached()
 
 if torch.version.cuda or torch.version.hip:
     with contextlib.suppress(ImportError):

@@ -8,7 +8,6 @@ from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.data.structure import find_edges
-from hydragnn_hpo.model import perceptrons, row_products
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 
 CUTOFF = 4.0
@@ -83,28 +82,3 @@ def make():
         targets = TARGETS
 
     return Make
-
-
-@pytest.fixture
-def used(monkeypatch):
-    """Use loops of products for any size on any processor, and list those that run, with shapes."""
-    shapes, run = [], row_products.run_product
-
-    def noted(loop, *arrays):
-        first = (each for each in arrays[:2] if isinstance(each, torch.Tensor))
-        shapes.append((loop, *(tuple(each.shape) for each in first)))
-        return run(loop, *arrays)
-
-    monkeypatch.setattr(row_products, "_is_quicker", lambda: True)
-    monkeypatch.setattr(row_products, "LEAST_WORK", 0)
-    for module in (row_products, perceptrons):
-        monkeypatch.setattr(module, "run_product", noted)
-    return shapes
-
-
-def differentiate(function, inputs):
-    """Return the values, and the first and second derivatives of a nonlinear function of them."""
-    values = function(*inputs)
-    first = torch.autograd.grad((values**3).sum(), inputs, create_graph=True)
-    second = torch.autograd.grad(sum((each**2).sum() for each in first), inputs)
-    return [values, *first, *second]

@@ -34,7 +34,6 @@ from hydragnn_hpo.model.kernels import (
     gate_loops,
     numba_passes,
     passes,
-    perceptron_loops,
 )
 from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
 
@@ -350,15 +349,14 @@ def test_two_processes_share_a_cache_that_only_the_user_can_write_to(tmp_path):
 
 @pytest.mark.slow
 def test_a_change_of_one_file_of_loops_has_a_cache_of_its_own(monkeypatch, tmp_path):
-    """Numba looks at the file of a loop alone, and loops of gates and nets call those of edges."""
-    for loops in (numba_passes.KERNELS, perceptron_loops.PERCEPTRONS):
-        before = loops.folder("float32")
-        changed = tmp_path / "edge_loops.py"
-        monkeypatch.setattr(edge_loops, "__file__", str(changed))
-        changed.write_bytes(Path(gate_loops.__file__).read_bytes())
-        assert loops.folder("float32") != before
-        monkeypatch.undo()
-        assert loops.folder("float32") == before
+    """Numba looks at the file of a loop alone, and loops of gates call those of edges."""
+    before = numba_passes.KERNELS.folder("float32")
+    changed = tmp_path / "edge_loops.py"
+    monkeypatch.setattr(edge_loops, "__file__", str(changed))
+    changed.write_bytes(Path(gate_loops.__file__).read_bytes())
+    assert numba_passes.KERNELS.folder("float32") != before
+    monkeypatch.undo()
+    assert numba_passes.KERNELS.folder("float32") == before
 
 
 WIDEST = """
