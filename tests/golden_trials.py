@@ -62,7 +62,6 @@ VARIANTS: dict[str, Values] = {
     },
     "averaged": {"training": {"ema": 0.9, "schedule": "plateau", "clip_norm": 0.5}},
     "muon": {"training": {"optimizer": "muon", "schedule": "one_cycle"}},
-    "lamb": {"training": {"optimizer": "lamb", "micro_batches": 2}},
     "sgd": {"training": {"optimizer": "sgd", "scale_rate": "sqrt", "schedule": "constant"}},
     "atoms": {"training": {"batch_atoms": 24, "global_batch": None}},
     "forces": {

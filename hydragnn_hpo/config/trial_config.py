@@ -154,11 +154,10 @@ class TrainConfig(Config):
     """Number of pieces into which every rank splits its share of a step, to save memory; the result
     is the same. Chosen to fit the memory if left out."""
 
-    optimizer: Literal["adamw", "adam", "sgd", "lamb", "muon"] = "adamw"
+    optimizer: Literal["adamw", "adam", "sgd", "muon"] = "adamw"
     """The optimizer. Sources: Loshchilov and Hutter (2019), arXiv:1711.05101; Kingma
-    and Ba (2015), arXiv:1412.6980; You et al. (2020), arXiv:1904.00962 (LAMB, for very large
-    batches); Jordan et al. (2024), kellerjordan.github.io/posts/muon (matrices by Muon, the rest
-    by AdamW)."""
+    and Ba (2015), arXiv:1412.6980; Jordan et al. (2024), kellerjordan.github.io/posts/muon
+    (matrices by Muon, the rest by AdamW)."""
 
     learning_rate: PositiveFloat = 1e-3
     """Peak learning rate."""

@@ -38,7 +38,7 @@ HEAP = 1.6
 """Resident memory over that of the tensors on a CPU, where freed blocks do not fit the next
 ones: 1.35 to 1.66 was measured with glibc."""
 
-STATES = {"adamw": 2, "adam": 2, "lamb": 2, "muon": 2, "sgd": 1}
+STATES = {"adamw": 2, "adam": 2, "muon": 2, "sgd": 1}
 """Most numbers that an optimizer keeps per parameter."""
 
 

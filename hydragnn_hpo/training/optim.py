@@ -1,4 +1,4 @@
-"""Optimizers (AdamW, Adam, SGD, LAMB, Muon), also over sharded weights, and learning rates."""
+"""Optimizers (AdamW, Adam, SGD, Muon), also over sharded weights, and learning rates."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from hydragnn_hpo.config import TrainConfig
 from hydragnn_hpo.training.parallel import (
@@ -22,224 +21,6 @@ ParameterGroup = dict[str, Any]
 """A parameter group as torch defines it: its ``params``, and settings of the optimizer by name."""
 
 
-class _Moments(NamedTuple):
-    """This rank's part of a group's parameters and of their state, in the group's order."""
-
-    parameters: list[Tensor]
-    means: list[Tensor]
-    """Averages of the gradients."""
-    squares: list[Tensor]
-    """Averages of the squared gradients."""
-    counts: list[Tensor]
-    """Steps of each parameter, fp32 scalars: views of ``all_counts``."""
-    all_counts: Tensor
-    """The same in one array."""
-
-    def pick(self, places: list[int]) -> "_Moments":
-        """Return those of some parameters."""
-        everything = (self.parameters, self.means, self.squares, self.counts)
-        parameters, means, squares, counts = (
-            [each[place] for place in places] for each in everything
-        )
-        return _Moments(parameters, means, squares, counts, self.all_counts)
-
-
-class FusedAdam(Optimizer):
-    """Adam, or AdamW, by torch's fused kernels.
-
-    torch's own classes look up and count every parameter in each step, which takes longer than the
-    update of a small model. Here a group's tensors are listed once, and counted by one operation.
-    Source: Kingma and Ba (2015), arXiv:1412.6980, algorithm 1; Loshchilov and Hutter (2019),
-    arXiv:1711.05101, algorithm 2.
-    """
-
-    decoupled = True
-    """Whether the decay is beside the step (AdamW), not part of the gradient."""
-
-    def __init__(
-        self,
-        groups: Iterable[ParameterGroup],
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        **settings: Any,
-    ) -> None:
-        """Store the parameter groups.
-
-        Args:
-            groups: may set ``weight_decay`` (default 0).
-            lr: learning rate.
-            betas: decays of the averages of gradients and of squared gradients.
-            eps: added to the root of the average square.
-            settings: defaults of more settings of groups.
-        """
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, **settings}
-        super().__init__(groups, defaults)
-        self._listed: dict[int, _Moments] = {}
-        self._listed_state: object = None
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients, without the record for the profiler that takes torch most time.
-
-        Args:
-            set_to_none: False fills them with 0 instead.
-        """
-        if not set_to_none:
-            super().zero_grad(set_to_none=False)
-            return
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Take one step; parameters without a gradient stay. ``closure`` must be None."""
-        assert closure is None
-        for number, group in enumerate(self.param_groups):
-            self._update(number, group)
-
-    def _update(self, number: int, group: ParameterGroup) -> None:
-        """Update the parameters of a group that have a gradient, and their averages."""
-        moments, gradients = self._moments(number, group), [p.grad for p in group["params"]]
-        places = [place for place, grad in enumerate(gradients) if grad is not None]
-        if not places:
-            return
-        if len(places) == len(gradients):
-            moments.all_counts.add_(1)
-        else:
-            moments = moments.pick(places)
-            torch._foreach_add_(moments.counts, 1)
-        kernel = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
-        beta1, beta2 = group["betas"]
-        kernel(
-            moments.parameters,
-            [local_part(gradients[place]) for place in places],
-            moments.means,
-            moments.squares,
-            [],
-            moments.counts,
-            lr=group["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-        )
-
-    def _moments(self, number: int, group: ParameterGroup) -> _Moments:
-        """Return the tensors of a group, listed again after a state was loaded."""
-        if self._listed_state is not self.state:
-            self._listed, self._listed_state = {}, self.state
-        if number not in self._listed:
-            self._listed[number] = self._list_moments(group["params"])
-        return self._listed[number]
-
-    def _list_moments(self, parameters: list[Tensor]) -> _Moments:
-        states: list[dict[str, Tensor]] = [self.state[parameter] for parameter in parameters]
-        for parameter, state in zip(parameters, states, strict=True):
-            if not state:
-                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
-        steps = [state["step"].to(p.device) for state, p in zip(states, parameters, strict=True)]
-        all_counts = torch.stack(steps) if steps else torch.zeros(0)
-        for state, count in zip(states, all_counts.unbind(), strict=True):
-            state["step"] = count
-        return _Moments(
-            [local_part(parameter) for parameter in parameters],
-            [local_part(state["exp_avg"]) for state in states],
-            [local_part(state["exp_avg_sq"]) for state in states],
-            [state["step"] for state in states],
-            all_counts,
-        )
-
-
-class CoupledAdam(FusedAdam):
-    """Adam, whose decay is part of the gradient."""
-
-    decoupled = False
-
-
-class Lamb(Optimizer):
-    """Layer-wise adaptive moments.
-
-    In groups with ``adapt``, Adam's step, decay included, is scaled to the norm of the parameter.
-    Other groups (norms, biases, embeddings) take Adam's step unscaled, as in the authors' code:
-    parameters that start at 0 would hardly move.
-    Source: You et al. (2020), arXiv:1904.00962, algorithm 2, with the identity for phi.
-    """
-
-    def __init__(
-        self,
-        groups: Iterable[ParameterGroup],
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-    ) -> None:
-        """Store the parameter groups.
-
-        Args:
-            groups: may set ``weight_decay`` (default 0) and ``adapt`` (default true).
-            lr: learning rate.
-            betas: decays of the averages of gradients and of squared gradients.
-            eps: added to the root of the average square.
-        """
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapt": True}
-        super().__init__(groups, defaults)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Take one step; parameters without a gradient stay. ``closure`` must be None."""
-        assert closure is None
-        for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            if parameters:
-                self._update(parameters, group)
-
-    def _update(self, parameters: list[Tensor], group: ParameterGroup) -> None:
-        """Update this rank's part of some parameters, scaled by the norms of whole parameters."""
-        (beta1, beta2), grads = group["betas"], local_gradients(parameters)
-        states = [self._state(parameter) for parameter in parameters]
-        counts = [int(state["step"].add_(1)) for state in states]
-        means = [local_part(state["exp_avg"]) for state in states]
-        squares = [local_part(state["exp_avg_sq"]) for state in states]
-        weights = [local_part(parameter) for parameter in parameters]
-        torch._foreach_lerp_(means, grads, 1.0 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, grads, grads, 1.0 - beta2)
-        spreads = torch._foreach_div(squares, [1.0 - beta2**count for count in counts])
-        torch._foreach_sqrt_(spreads)
-        torch._foreach_add_(spreads, group["eps"])
-        steps = torch._foreach_div(means, [1.0 - beta1**count for count in counts])
-        torch._foreach_div_(steps, spreads)
-        torch._foreach_add_(steps, weights, alpha=group["weight_decay"])
-        if group["adapt"]:
-            for parameter, weight, step in zip(parameters, weights, steps, strict=True):
-                step.mul_(_trust_ratio(_length(weight, parameter), _length(step, parameter)))
-        torch._foreach_add_(weights, steps, alpha=-group["lr"])
-
-    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        return state
-
-
-def _length(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Return the 2-norm of a whole tensor, of which ranks hold parts as of ``parameter``."""
-    return gather_dtensor(torch.linalg.vector_norm(as_dtensor(tensor, parameter)))
-
-
-def _trust_ratio(size: Tensor, step: Tensor) -> Tensor:
-    """Return the norm of a weight divided by that of its step; 1 where either is 0."""
-    return torch.where((size > 0) & (step > 0), size / step, 1.0)
-
-
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 """Coefficients of the iteration; steepest at 0. Source: kellerjordan.github.io/posts/muon."""
 
@@ -247,7 +28,7 @@ _ROUNDS = 5
 """Number of iterations."""
 
 
-class Muon(FusedAdam):
+class Muon(torch.optim.AdamW):
     """Two optimizers in one: groups with ``matrices`` take orthogonal steps, others AdamW's.
 
     Steps of matrices have the root mean square that AdamW's usually have, so that one learning rate
@@ -262,30 +43,37 @@ class Muon(FusedAdam):
         self,
         groups: Iterable[ParameterGroup],
         *,
-        lr: float,
         momentum: float,
         nesterov: bool,
-        betas: tuple[float, float],
-        eps: float,
+        **adamw: Any,
     ) -> None:
         """Store the parameter groups.
 
         Args:
-            groups: may set ``matrices`` (default false) and ``weight_decay`` (default 0).
-            lr: learning rate.
+            groups: set ``matrices`` and ``weight_decay``.
             momentum: decay of the average of gradients, for matrices.
             nesterov: whether the steps of matrices mix gradient and average.
-            betas: decays of AdamW's averages.
-            eps: added to the root of AdamW's average square.
+            adamw: other settings of AdamW.
         """
-        settings = {"momentum": momentum, "nesterov": nesterov, "matrices": False}
-        super().__init__(groups, lr=lr, betas=betas, eps=eps, **settings)
+        super().__init__(
+            [{**group, "momentum": momentum, "nesterov": nesterov} for group in groups], **adamw
+        )
 
-    def _update(self, number: int, group: ParameterGroup) -> None:
-        if group["matrices"]:
-            self._step_matrices([p for p in group["params"] if p.grad is not None], group)
-        else:
-            super()._update(number, group)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Load a state as it is: AdamW would look for the step of matrices, too."""
+        torch.optim.Optimizer.__setstate__(self, state)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step; parameters without a gradient stay. ``closure`` must be None."""
+        assert closure is None
+        everything = self.param_groups
+        for group in everything:
+            if group["matrices"]:
+                self._step_matrices([p for p in group["params"] if p.grad is not None], group)
+        self.param_groups = [group for group in everything if not group["matrices"]]
+        super().step()
+        self.param_groups = everything
 
     def _step_matrices(self, matrices: list[Tensor], group: ParameterGroup) -> None:
         """Step along the orthogonalized average of the gradients."""
@@ -398,23 +186,27 @@ def _kernel_options(model: nn.Module) -> _KernelOptions:
     return {"fused": False, "foreach": False} if parts else {"fused": True}
 
 
-class _AdaptiveOptions(TypedDict):
+class _AdamOptions(_KernelOptions):
     lr: float
     betas: tuple[float, float]
     eps: float
 
 
-def _adaptive_options(config: TrainConfig) -> _AdaptiveOptions:
-    betas = config.beta1, config.beta2
-    return {"lr": config.learning_rate, "betas": betas, "eps": config.epsilon}
+def _adam_options(model: nn.Module, config: TrainConfig) -> _AdamOptions:
+    return {
+        "lr": config.learning_rate,
+        "betas": (config.beta1, config.beta2),
+        "eps": config.epsilon,
+        **_kernel_options(model),
+    }
 
 
 def _adamw(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    return FusedAdam(_groups(model, config), **_adaptive_options(config))
+    return torch.optim.AdamW(_groups(model, config), **_adam_options(model, config))
 
 
 def _adam(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    return CoupledAdam(_groups(model, config), **_adaptive_options(config))
+    return torch.optim.Adam(_groups(model, config), **_adam_options(model, config))
 
 
 def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -427,28 +219,21 @@ def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     )
 
 
-def _lamb(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    decayed, free = _groups(model, config)
-    return Lamb([decayed, {**free, "adapt": False}], **_adaptive_options(config))
-
-
 def _muon(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     parameters, decay = sort_parameters(model), config.weight_decay
     groups: list[ParameterGroup] = [
         {"params": parameters.matrices, "weight_decay": decay, "matrices": True},
-        {"params": parameters.outputs, "weight_decay": decay},
-        {"params": parameters.free},
+        {"params": parameters.outputs, "weight_decay": decay, "matrices": False},
+        {"params": parameters.free, "weight_decay": 0.0, "matrices": False},
     ]
-    return Muon(
-        groups, momentum=config.momentum, nesterov=config.nesterov, **_adaptive_options(config)
-    )
+    options = _adam_options(model, config)
+    return Muon(groups, momentum=config.momentum, nesterov=config.nesterov, **options)
 
 
 _MAKERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = {
     "adamw": _adamw,
     "adam": _adam,
     "sgd": _sgd,
-    "lamb": _lamb,
     "muon": _muon,
 }
 

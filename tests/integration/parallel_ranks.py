@@ -63,7 +63,7 @@ trained with AdamW, and clipped."""
 
 PLAIN = {"weight_decay": 0.05, "schedule": "plateau", "plateau_epochs": 1}
 OPTIMIZERS = {
-    **{name: PLAIN | {"optimizer": name} for name in ("adam", "sgd", "lamb", "muon")},
+    **{name: PLAIN | {"optimizer": name} for name in ("adam", "sgd", "muon")},
     "bf16": PLAIN | {"optimizer": "sgd", "precision": "bf16"},
 }
 """How painn is trained in the other cases."""

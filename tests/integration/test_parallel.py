@@ -26,7 +26,6 @@ QUICK: Plan = {
     "pieces": {2: ("full",)},
     "frozen": {2: ("full",)},
     "adam": {2: ("ddp",)},
-    "lamb": {2: ("full",)},
     "muon": {2: ("full", "tensor")},
     "bf16": {2: ("tensor",)},
 }
@@ -42,12 +41,11 @@ STRESS: Plan = {
     "frozen": {1: ("recompute",), 2: ("ddp", "tensor")},
     "adam": {2: ("full", "tensor")},
     "sgd": {2: ("ddp", "full", "tensor")},
-    "lamb": {2: ("ddp", "tensor")},
     "muon": {2: ("ddp",)},
     "bf16": {2: ("ddp", "full")},
 }
 
-LIMITS = {"adam": 1e-12, "sgd": 1e-12, "lamb": 1e-12, "muon": 1e-12, "bf16": 1e-4}
+LIMITS = {"adam": 1e-12, "sgd": 1e-12, "muon": 1e-12, "bf16": 1e-4}
 """Of weights, where it is not 1e-10. In bf16 a sum over ranks is in fp32, and its last digit moves
 some of the weights' bf16 copies."""
 

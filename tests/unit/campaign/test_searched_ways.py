@@ -17,7 +17,7 @@ SPACE = {
     "parallel.bucket_mb": {"low": 1.0, "high": 25.0, "log": True},
 }
 TRAINING = {
-    "training.optimizer": ["adamw", "adam", "sgd", "lamb", "muon"],
+    "training.optimizer": ["adamw", "adam", "sgd", "muon"],
     "training.schedule": ["cosine", "constant", "plateau", "one_cycle"],
     "training.scale_rate": ["none", "sqrt", "linear"],
     "training.precision": ["fp32", "tf32", "bf16"],
