@@ -3,11 +3,9 @@
 No library complains of a variable it does not know: a wrong letter only makes a job slow.
 
 Source: docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; rocm.docs.amd.com (RCCL, MIOpen,
-ROCr); libfabric's fi_cxi(7), fi_mr(3) and fabric(7); pytorch.org/docs (torch_nccl_environment);
-oneCCL and Level Zero references. Checked 2026-11-21.
+ROCr); libfabric's fi_cxi(7) and fi_mr(3). Checked 2026-11-21.
 """
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -56,81 +54,6 @@ def cores_of(text: str) -> tuple[int, ...]:
     return tuple(cores)
 
 
-_NAMES = {
-    "NCCL_": """
-        SOCKET_IFNAME SOCKET_FAMILY SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC SOCKET_NTHREADS
-        NSOCKS_PERTHREAD CROSS_NIC NET NET_PLUGIN TUNER_PLUGIN PROFILER_PLUGIN DEBUG DEBUG_SUBSYS
-        DEBUG_FILE DEBUG_TIMESTAMP_FORMAT P2P_DISABLE P2P_LEVEL P2P_DIRECT_DISABLE P2P_PXN_LEVEL
-        SHM_DISABLE BUFFSIZE NTHREADS MAX_NCHANNELS MIN_NCHANNELS MAX_CTAS MIN_CTAS CHECKS_DISABLE
-        LAUNCH_MODE NET_GDR_LEVEL NET_GDR_READ NET_GDR_C2C NET_SHARED_BUFFERS NET_SHARED_COMMS
-        NET_FORCE_FLUSH ALGO PROTO COLLNET_ENABLE COLLNET_NODE_THRESHOLD TOPO_FILE TOPO_DUMP_FILE
-        GRAPH_FILE GRAPH_DUMP_FILE NVB_DISABLE PXN_DISABLE GRAPH_REGISTER LOCAL_REGISTER
-        SET_STACK_SIZE GRAPH_MIXING_SUPPORT DMABUF_ENABLE CUMEM_ENABLE CUMEM_HOST_ENABLE NVLS_ENABLE
-        IGNORE_CPU_AFFINITY CONF_FILE COMM_ID COMM_BLOCKING RAS_ENABLE RAS_ADDR
-        NCHANNELS_PER_NET_PEER OOB_NET_ENABLE OOB_NET_IFNAME GDRCOPY_ENABLE IB_HCA IB_TIMEOUT
-        IB_RETRY_CNT IB_GID_INDEX IB_ADDR_FAMILY IB_SL IB_TC IB_DISABLE IB_CUDA_SUPPORT
-        IB_PCI_RELAXED_ORDERING IB_ADAPTIVE_ROUTING IB_QPS_PER_CONNECTION IB_MERGE_NICS
-        IB_SPLIT_DATA_ON_QPS IB_ECE_ENABLE
-    """,
-    "RCCL_": """
-        MSCCL_ENABLE MSCCLPP_ENABLE KERNEL_COLL_TRACE_ENABLE
-    """,
-    "TORCH_NCCL_": """
-        ASYNC_ERROR_HANDLING BLOCKING_WAIT DUMP_ON_TIMEOUT TRACE_BUFFER_SIZE HIGH_PRIORITY
-        ENABLE_MONITORING HEARTBEAT_TIMEOUT_SEC AVOID_RECORD_STREAMS DESYNC_DEBUG NAN_CHECK
-        ENABLE_TIMING USE_COMM_NONBLOCKING CUDA_EVENT_CACHE COORD_CHECK_MILSEC
-        WAIT_TIMEOUT_DUMP_MILSEC RETHROW_CUDA_ERRORS
-    """,
-    "FI_": """
-        PROVIDER LOG_LEVEL LOG_PROV LOG_SUBSYS MR_CACHE_MONITOR MR_CACHE_MAX_SIZE MR_CACHE_MAX_COUNT
-        MR_CUDA_CACHE_MONITOR_ENABLED MR_ROCR_CACHE_MONITOR_ENABLED MR_ZE_CACHE_MONITOR_ENABLED HMEM
-        HMEM_CUDA_USE_GDRCOPY HMEM_CUDA_USE_DMABUF HMEM_ROCR_USE_DMABUF HMEM_DISABLE_P2P
-        UNIVERSE_SIZE
-    """,
-    "FI_CXI_": """
-        ATS ATS_MLOCK_MODE COMPAT CQ_FILL_PERCENT CTRL_RX_EQ_MAX_SIZE DEFAULT_CQ_SIZE
-        DEFAULT_TX_SIZE DEFAULT_RX_SIZE DEFAULT_VNI DEVICE_NAME DISABLE_CQ_HUGETLB
-        DISABLE_DMABUF_CUDA DISABLE_DMABUF_ROCR DISABLE_EQ_HUGETLB DISABLE_HMEM_DEV_REGISTER
-        DISABLE_HOST_REGISTER DISABLE_NON_INJECT_MSG_IDC DISABLE_NON_INJECT_RMA_IDC
-        ENABLE_UNRESTRICTED_END_RO EQ_ACK_BATCH_SIZE FC_RETRY_USEC_DELAY FORCE_DEV_REG_COPY
-        FORCE_ODP LLRING_MODE MR_CACHE_EVENTS_DISABLE_POLL_NSECS MSG_LOSSLESS MSG_OFFLOAD ODP
-        OFLOW_BUF_COUNT OFLOW_BUF_MAX_CACHED OFLOW_BUF_MIN_POSTED OFLOW_BUF_SIZE OPTIMIZED_MRS
-        RDZV_EAGER_SIZE RDZV_GET_MIN RDZV_PROTO RDZV_THRESHOLD REQ_BUF_MAX_CACHED REQ_BUF_MIN_POSTED
-        REQ_BUF_SIZE RX_MATCH_MODE SAFE_DEVMEM_COPY_THRESHOLD SW_RX_TX_INIT_MAX TELEMETRY WEAK_FENCE
-    """,
-    "MIOPEN_": """
-        USER_DB_PATH CUSTOM_CACHE_DIR SYSTEM_DB_PATH DISABLE_CACHE FIND_MODE FIND_ENFORCE
-        ENABLE_LOGGING LOG_LEVEL COMPILE_PARALLEL_LEVEL
-    """,
-    "HSA_": """
-        FORCE_FINE_GRAIN_PCIE XNACK ENABLE_SDMA ENABLE_PEER_SDMA NO_SCRATCH_RECLAIM
-        OVERRIDE_GFX_VERSION
-    """,
-    "CCL_": """
-        PROCESS_LAUNCHER ATL_TRANSPORT ALLREDUCE ALLREDUCE_SCALEOUT BCAST KVS_MODE
-        KVS_CONNECTION_TIMEOUT KVS_GET_TIMEOUT KVS_USE_MPI_RANKS KVS_IFACE CONFIGURATION
-        CONFIGURATION_PATH ZE_CACHE_OPEN_IPC_HANDLES_THRESHOLD LOG_LEVEL WORKER_AFFINITY
-        WORKER_COUNT ATL_SYNC_COLL OP_SYNC ZE_IPC_EXCHANGE
-    """,
-    "ZE_": """
-        AFFINITY_MASK FLAT_DEVICE_HIERARCHY ENABLE_PCI_ID_DEVICE_ORDER
-    """,
-    "OMP_": """
-        NUM_THREADS PROC_BIND PLACES STACKSIZE SCHEDULE DYNAMIC WAIT_POLICY
-    """,
-    "MPICH_": """
-        GPU_SUPPORT_ENABLED OFI_NIC_POLICY SMP_SINGLE_COPY_MODE
-    """,
-    "": """
-        CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES GLOO_SOCKET_IFNAME
-        GPU_MAX_HW_QUEUES ZEX_NUMBER_OF_CCS MKL_NUM_THREADS PYTORCH_ALLOC_CONF
-        PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER
-    """,
-}
-"""Names that libraries read, by what they begin with."""
-
-KNOWN = frozenset(prefix + name for prefix, names in _NAMES.items() for name in names.split())
-
 TRAPS = {
     "FI_CXI_RDV_PROTO": "FI_CXI_RDZV_PROTO",
     "FI_CXI_RDV_THRESHOLD": "FI_CXI_RDZV_THRESHOLD",
@@ -160,14 +83,6 @@ def misspelt(name: str) -> str | None:
     if name.startswith("MIOOPEN_"):
         return name.replace("MIOOPEN_", "MIOPEN_", 1)
     return TRAPS.get(name)
-
-
-def resembles(name: str) -> str | None:
-    """Return a known name that an unknown one is nearly, if there is one."""
-    if name in KNOWN:
-        return None
-    close = difflib.get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.92)
-    return close[0] if close else None
 
 
 def find_errors(profile: "ProfileConfig") -> Iterator[str]:
@@ -201,9 +116,6 @@ def find_errors(profile: "ProfileConfig") -> Iterator[str]:
 
 def find_doubts(profile: "ProfileConfig") -> Iterator[str]:
     """Yield what is probably not meant, a sentence each."""
-    for place, name, _ in _variables(profile):
-        if meant := resembles(name):
-            yield f"{place}.{name}: no library that we know reads it. Did you mean {meant}?"
     layout = profile.layout
     for slot, text in enumerate(layout.cores_of_slot):
         if layout.cores and (beyond := [c for c in cores_of(text) if c >= layout.cores]):

@@ -210,7 +210,7 @@ class TrainConfig(Config):
     clip_norm: PositiveFloat | None = 10.0
     """Maximum norm of the whole gradient; a longer gradient is scaled down to it."""
 
-    cuda_graphs: bool = True
+    cuda_graphs: bool = False
     """Record the kernels of a step on a GPU, and replay them with one launch. Batches are filled up
     to sizes that recur; the mathematics stays the same. Convs with angles, ``mfc``, a user's conv,
     global attention, random-walk encodings, the pools ``max`` and ``attention``, sharded weights

@@ -189,16 +189,6 @@ def apply_function(function: type[Function], *inputs: Tensor) -> Tensor:
     return result
 
 
-def reverse_links(links: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the arrays of the links with sender and receiver exchanged.
-
-    Returns:
-        Six tensors in the order of ``Links.arrays``.
-    """
-    s, r, by_r, r_starts, by_s, s_starts = links
-    return r, s, by_s, s_starts, by_r, r_starts
-
-
 def segment_sum(
     values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None = None
 ) -> Tensor:

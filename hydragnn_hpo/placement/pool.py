@@ -109,16 +109,6 @@ class SlotPool:
         return int(self._counts.sum())
 
     @property
-    def idle_hosts(self) -> tuple[str, ...]:
-        """Open hosts with all slots free.
-
-        Returns:
-            Names of hosts, in network order.
-        """
-        rows = np.flatnonzero(self._open & (self._counts == self._sizes) & (self._sizes > 0))
-        return tuple(self._hosts[row] for row in rows)
-
-    @property
     def free_names(self) -> tuple[str, ...]:
         """Names of the free slots, neighbours side by side.
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from hydragnn_hpo.config.machine import find_profile, known_profiles, read_profile
-from hydragnn_hpo.config.machine_checks import KNOWN, TRAPS, find_doubts, misspelt, resembles
+from hydragnn_hpo.config.machine_checks import find_doubts, misspelt
 from hydragnn_hpo.errors import ConfigError
 
 
@@ -39,33 +39,6 @@ def test_the_misspellings_of_public_scripts_are_refused(written, meant):
     for table in ("rank__environment", "rank__one_host", "rank__many_hosts", "batch__environment"):
         with pytest.raises(ValidationError, match=f"{written}: nothing reads .*; write {meant}"):
             changed("frontier", **{table: {written: "1"}})
-
-
-def test_what_was_meant_is_known_and_what_is_known_is_not_doubted():
-    assert set(TRAPS.values()) <= KNOWN
-    assert not KNOWN.intersection(TRAPS)
-    assert [name for name in KNOWN if resembles(name) or misspelt(name)] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("NCCL_CROSS_NICS", "NCCL_CROSS_NIC"),
-        ("FI_CXI_DEFAULT_CQSIZE", "FI_CXI_DEFAULT_CQ_SIZE"),
-        ("NCCL_SOCKET_IFNAMES", "NCCL_SOCKET_IFNAME"),
-        ("MY_OWN_SETTING", None),
-        ("HYDRAGNN_HPO_DATA", None),
-        ("http_proxy", None),
-    ],
-)
-def test_names_that_are_nearly_known_are_doubted(name, meant):
-    assert resembles(name) == meant
-    doubts = list(find_doubts(changed("workstation", rank__environment={name: "1"})))
-    assert doubts == (
-        [f"rank.environment.{name}: no library that we know reads it. Did you mean {meant}?"]
-        if meant
-        else []
-    )
 
 
 CORES = ["49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47"]

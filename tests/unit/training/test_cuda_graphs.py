@@ -187,17 +187,18 @@ def test_a_size_may_run_singly_at_first(replays):
 def test_only_whole_weights_on_gpus_are_replayed():
     card = torch.device("cuda:0")
     ask = partial(cuda_graphs.can_replay, fixed_shapes=True)
-    assert ask(make_config(), Ranks(0, 1, card))
-    assert not cuda_graphs.can_replay(make_config(), Ranks(0, 1, card), fixed_shapes=False)
-    assert not ask(make_config(), Ranks(0, 1, CPU))
-    assert ask(make_config(), Ranks(0, 2, card))
-    sharded = make_config().model_copy(
-        update={"parallel": make_config().parallel.model_copy(update={"shard": "full"})}
+    wanted = make_config(cuda_graphs=True)
+    assert ask(wanted, Ranks(0, 1, card))
+    assert not cuda_graphs.can_replay(wanted, Ranks(0, 1, card), fixed_shapes=False)
+    assert not ask(wanted, Ranks(0, 1, CPU))
+    assert ask(wanted, Ranks(0, 2, card))
+    sharded = wanted.model_copy(
+        update={"parallel": wanted.parallel.model_copy(update={"shard": "full"})}
     )
     assert ask(sharded, Ranks(0, 1, card))
     assert not ask(sharded, Ranks(0, 2, card))
-    assert not ask(make_config(cuda_graphs=False), Ranks(0, 1, card))
-    recomputed = make_config().model_copy(
-        update={"parallel": make_config().parallel.model_copy(update={"recompute": True})}
+    assert not ask(make_config(), Ranks(0, 1, card))
+    recomputed = wanted.model_copy(
+        update={"parallel": wanted.parallel.model_copy(update={"recompute": True})}
     )
     assert not ask(recomputed, Ranks(0, 1, card))
