@@ -33,7 +33,6 @@ VALID = {
     "init": "init {}/structures.extxyz --out {}/mine",
     "doctor": "doctor --dry-run",
     "plan": "plan {}/campaign.toml",
-    "rehearse": "rehearse {}/campaign.toml --hosts 1 --slots 2 --minutes 0.05 --kills 0",
     "run": "run {}/campaign.toml --run {}/new --dry-run",
     "submit": "submit {}/campaign.toml --machine frontier --hosts 2 --time 1:00 --account a "
     "--run {}/new --dry-run",

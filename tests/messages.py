@@ -42,7 +42,7 @@ DO = frozenset(
         """add ask begin break build call change check chmod choose close compare correct
     create derive drop end enlarge exchange export finish free get give gives
     have install keep leave let link load look lower make mend move name open
-    pack plan predict put raise read rebuild rehearse reinstall remove rename
+    pack plan predict put raise read rebuild reinstall remove rename
     repeat request restore run save say search see send separate set shard show
     split start submit take train try unset update upgrade use wait watch widen
     write""",

@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "testing": GROUND | {"data", "model"},
     "search": GROUND,
     "placement": GROUND,
-    "launching": GROUND | {"placement"},
+    "launching": GROUND,
     "campaign": GROUND | CONTROL,
     "ensemble": GROUND | CONTROL | COMPUTE | {"campaign"},
     "report": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "cli"},

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign.network_probe import probe_network
     from hydragnn_hpo.campaign.outcome import last_lines, read_tail
     from hydragnn_hpo.campaign.promotion import CURVE_SHARES, choose_replicates
-    from hydragnn_hpo.campaign.rehearsal import Rehearsal, RehearsalPlan, rehearse
     from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
     from hydragnn_hpo.campaign.setup import (
         DataFacts,
@@ -87,8 +86,6 @@ __all__ = [
     "PricedTrial",
     "ROWS",
     "RULES",
-    "Rehearsal",
-    "RehearsalPlan",
     "RunningTrial",
     "SearchBudget",
     "ShutdownRequest",
@@ -134,7 +131,6 @@ __all__ = [
     "read_software_versions",
     "read_state",
     "read_tail",
-    "rehearse",
     "require_campaign",
     "rung_of",
     "sample_configurations",

@@ -26,7 +26,6 @@ from hydragnn_hpo.cli.init_command import init
 from hydragnn_hpo.cli.plan_command import plan
 from hydragnn_hpo.cli.predict_command import predict
 from hydragnn_hpo.cli.reference_command import reference
-from hydragnn_hpo.cli.rehearse_command import rehearse
 from hydragnn_hpo.cli.results_commands import (
     compare,
     dashboard,
@@ -64,7 +63,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "cancel": cancel,
         "add-trials": add_trials,
     },
-    "Machines": {"doctor": doctor, "submit": submit, "rehearse": rehearse, "pack": pack},
+    "Machines": {"doctor": doctor, "submit": submit, "pack": pack},
     "Develop, and get help": {
         "trial": trial,
         "check-layer": check_layer,

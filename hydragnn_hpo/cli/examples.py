@@ -14,7 +14,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hydragnn-hpo plan my_search.toml --figure plan.png",
         "hydragnn-hpo plan my_search.toml --machine frontier --hosts 512 --structures 1e6",
     ),
-    "rehearse": ("hydragnn-hpo rehearse my_search.toml --machine frontier --hosts 64",),
     "submit": (
         "hydragnn-hpo submit my_search.toml --machine frontier --hosts 64 --time 2:00 "
         "--account mat123 --dry-run",

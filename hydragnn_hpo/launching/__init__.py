@@ -75,7 +75,6 @@ if TYPE_CHECKING:
         sort_by_number,
         step_environment,
     )
-    from hydragnn_hpo.launching.stub_agents import SpeedUp, StubPlan, StubTransport
     from hydragnn_hpo.launching.transports.local import LocalBackend
     from hydragnn_hpo.launching.transports.mpiexec import find_mpiexec, mpiexec_transport
     from hydragnn_hpo.launching.transports.ray import RayBackend
@@ -110,9 +109,6 @@ __all__ = [
     "ScriptContent",
     "Slot",
     "State",
-    "SpeedUp",
-    "StubPlan",
-    "StubTransport",
     "THREADS",
     "Transport",
     "add_excluded",

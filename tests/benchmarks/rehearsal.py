@@ -1,4 +1,4 @@
-"""The real controller, journal and link before thousands of stub agents: ``hydragnn-hpo rehearse``.
+"""The real controller, journal and link before thousands of stub agents (``stub_campaign.py``).
 
     python tests/benchmarks/rehearsal.py [--quick]
 
@@ -21,7 +21,9 @@ from typing import Any
 import record
 import zmq
 
-from hydragnn_hpo.campaign.rehearsal import measure_load
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import stub_campaign
+
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.launching.link import AgentLink, ControllerAddress, ControllerLink, find_keys
@@ -34,8 +36,8 @@ CARD: dict[str, Any] = {
     "graphs": {"cutoff": 6.0},
 }
 STRUCTURES = 1_000_000
-LEFT_OUT = ("campaign", "machine", "problems", "admission_seconds", "wall_seconds")
-"""Of what the command reports: words, and times of a machine that others use."""
+LEFT_OUT = ("admission_seconds", "wall_seconds")
+"""Of what is reported: times of a machine that others use."""
 
 
 def campaign(trials: int, epochs: int) -> dict[str, Any]:
@@ -64,12 +66,12 @@ def campaign(trials: int, epochs: int) -> dict[str, Any]:
 
 
 def rehearse(hosts: int, trials: int, epochs: int, minutes: float) -> dict[str, float]:
-    """Rehearse one campaign, and give what the command reports."""
+    """Rehearse one campaign, and return what is reported."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "campaign.toml"
         path.write_text(to_toml(campaign(trials, epochs)))
         path.with_name("crystals.toml").write_text(to_toml(CARD))
-        argv = [sys.executable, "-m", "hydragnn_hpo", "rehearse", str(path), "--json"]
+        argv = [sys.executable, stub_campaign.__file__, str(path)]
         argv += ["--hosts", str(hosts), "--structures", str(STRUCTURES), "--minutes", str(minutes)]
         done = subprocess.run(argv, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -105,7 +107,9 @@ def measure_link(
                 controller.send(peer, DropJob("t0001.1"))
                 answered += 1
                 if answered in (links * settled, links * messages):
-                    memory[answered // links] = measure_load(State()).resident_bytes / 1e6
+                    memory[answered // links] = (
+                        stub_campaign.measure_load(State()).resident_bytes / 1e6
+                    )
         controller.close()
         sender.join()
     return {

@@ -45,7 +45,6 @@ MISUSED = (
     "doctor --machine nowhere",
     "plan nothing.toml",
     "run nothing.toml",
-    "rehearse nothing.toml",
     "run campaign.toml --run run --machine nowhere",
     "submit campaign.toml --machine workstation --hosts 2 --time 1:00",
     "status nothing",

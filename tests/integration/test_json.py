@@ -10,7 +10,6 @@ ELSEWHERE = (
     "doctor",
     "run",
     "submit",
-    "rehearse",
     "trial",
     "pack",
     "check-layer",

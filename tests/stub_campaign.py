@@ -1,19 +1,28 @@
 """Rehearse a campaign: the real controller, journal and link before hosts that are stubs.
 
+    python tests/stub_campaign.py CAMPAIGN --hosts 64 [--machine PROFILE] [--minutes 5] ...
+
 The clock of trials and journal runs ``speed_up`` times as fast as the real one. The controller's
 own work takes real time, so each second of it counts ``speed_up`` seconds of the campaign.
 """
 
+import argparse
+import json
 import math
 import os
 import random
 import statistics
+import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from stub_agents import SpeedUp, StubPlan, StubTransport
+
+from hydragnn_hpo import log
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.forecast import (
@@ -28,12 +37,12 @@ from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.shutdown import Drained
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.campaign.trial_kind import TrialKind
+from hydragnn_hpo.cli.plan_report import PlanRequest, forecast_known, read_campaign
 from hydragnn_hpo.config import STORE_VERSION, CampaignConfig, Goal
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_json
 from hydragnn_hpo.journal_events import JournalEvent
-from hydragnn_hpo.launching import SpeedUp, StubPlan, StubTransport
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import CostModel
 from hydragnn_hpo.search import goals
@@ -502,3 +511,67 @@ def _numbers(goal: Goal) -> tuple[str, ...]:
     if isinstance(goal, str):
         return () if goal == "weighted" else (goal,)
     return tuple(f"val_mae.{head}" for head in goal)
+
+
+_HOSTS_PER_KILL = 256.0
+"""Hosts per kill and minute, unless ``--kills`` says otherwise."""
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line, whose options of the machine are those of ``hydragnn-hpo plan``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("campaign")
+    parser.add_argument("--machine")
+    for name in ("hosts", "slots", "trials", "structures"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--minutes", type=float, default=5.0, help="approximate length")
+    parser.add_argument("--speed-up", type=float, help="overrides --minutes")
+    parser.add_argument("--kills", type=float, help="hosts to kill per minute")
+    parser.add_argument("--run", type=Path, help="directory to keep")
+    return parser.parse_args()
+
+
+def make_plan(given: argparse.Namespace) -> RehearsalPlan:
+    """Read a campaign as ``plan`` does, and choose the speed-up of its rehearsal."""
+    request = PlanRequest(given.machine, given.hosts, given.slots, given.trials, given.structures)
+    known = read_campaign(given.campaign, request)
+    config = known.config
+    if given.trials:
+        initial = min(config.search.initial, given.trials)
+        update = {"trials": given.trials, "initial": initial}
+        config = config.model_copy(update={"search": config.search.model_copy(update=update)})
+    forecast = forecast_known(replace(known, config=config)).forecast
+    makespan = forecast.simulated.makespan if forecast else 0.0
+    usual_kills = known.machine.hosts / _HOSTS_PER_KILL
+    return RehearsalPlan(
+        config=config,
+        cards=known.data.cards,
+        stats=known.data.by_card,
+        pooled_stats=known.data.stats,
+        machine=known.machine,
+        makespan=makespan,
+        speed_up=given.speed_up or max(1.0, makespan / (60.0 * given.minutes)),
+        kills_per_minute=usual_kills if given.kills is None else given.kills,
+    )
+
+
+def main() -> None:
+    """Rehearse a campaign, and print what was found as JSON."""
+    given = parse_arguments()
+    log.configure(level=40)  # hosts that are killed are no news here
+    try:
+        plan = make_plan(given)
+        with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
+            rehearsal = rehearse(plan, given.run or Path(folder) / "run")
+    except HydraError as error:
+        sys.exit(f"error: {error}")
+    figures = asdict(rehearsal)
+    load = figures.pop("load")
+    settings = {"slots_per_host": plan.machine.slots_per_host, "speed_up": plan.speed_up}
+    print(json.dumps({**settings, **figures, **load}))
+    if problems := rehearsal.problems():
+        sys.exit("\n".join(problems))
+
+
+if __name__ == "__main__":
+    main()

@@ -3,10 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-
-from hydragnn_hpo.campaign import rehearsal
-from hydragnn_hpo.campaign.forecast import ForecastMachine
-from hydragnn_hpo.campaign.rehearsal import (
+import stub_campaign
+from stub_agents import SpeedUp
+from stub_campaign import (
     Load,
     Monitor,
     RehearsalError,
@@ -16,9 +15,10 @@ from hydragnn_hpo.campaign.rehearsal import (
     find_steady,
     measure_makespan,
 )
+
+from hydragnn_hpo.campaign.forecast import ForecastMachine
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.launching.stub_agents import SpeedUp
 
 
 def placed(trial, attempt, until, time=0.0):
@@ -95,7 +95,7 @@ def clock(monkeypatch):
     fake = SimpleNamespace(
         monotonic=lambda: clock.now, time=lambda: clock.now, process_time=lambda: 0.0
     )
-    monkeypatch.setattr(rehearsal, "time", fake)
+    monkeypatch.setattr(stub_campaign, "time", fake)
     return clock
 
 

@@ -1,6 +1,6 @@
 """Stub agents: thousands of simulated hosts in one process, which follow the protocol only.
 
-``python -m hydragnn_hpo.launching.stub_agents PLAN`` reads lines from stdin: the name of a host to
+``python tests/stub_agents.py PLAN`` reads lines from stdin: the name of a host to
 start, or ``-NAME`` for one that fails silently; it ends at the end of stdin. ``StubTransport``
 starts it for a controller. A trial's epochs take their predicted seconds, times an error that the
 controller does not know, divided by the speed-up; its files have the format of a real trial's.
@@ -76,9 +76,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.file_records import StoreStats
 
 logger = logging.getLogger(__name__)
-
-_MODULE = "hydragnn_hpo.launching.stub_agents"
-"""A literal, since ``__name__`` is ``__main__`` where this file runs."""
 
 _COMMAND_CHECKPOINT_SECONDS = 60.0
 """Assumed seconds between the checkpoints of a command, as in a forecast."""
@@ -643,7 +640,7 @@ class StubTransport:
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
         """Start an agent on each of these hosts."""
         if self._process is None:
-            argv = [sys.executable, "-P", "-m", _MODULE, str(self._plan)]
+            argv = [sys.executable, "-P", str(Path(__file__).resolve()), str(self._plan)]
             with storage(self.log), self.log.open("ab") as log:
                 self._process = subprocess.Popen(
                     tethered(argv),
