@@ -26,7 +26,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dashboard": ("hydragnn-hpo dashboard runs/first --port 8080",),
     "leaderboard": ("hydragnn-hpo leaderboard runs/first --top 5",),
     "report": ("hydragnn-hpo report runs/first --out first.html",),
-    "importance": ("hydragnn-hpo importance runs/first --target mae --out importance.png",),
+    "importance": ("hydragnn-hpo importance runs/first --target mae",),
     "compare": ("hydragnn-hpo compare runs/first runs/second --out compare.html",),
     "export": (
         "hydragnn-hpo export runs/first --to csv --out tables",

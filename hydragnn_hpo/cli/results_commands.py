@@ -102,7 +102,6 @@ def importance(
     head: Annotated[
         str | None, typer.Option(help="Explain the MAE of this head instead of the objective.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also draw a figure, NAME.png.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which searched parameters decide accuracy, cost, memory and failures."""
@@ -111,17 +110,14 @@ def importance(
         METHODS,
         analyse_importance,
         choose_targets,
-        draw_importance,
         pool_runs,
         read_facts,
     )
 
-    wanted = _choose_importance_targets(target, head, out)
+    wanted = _choose_importance_targets(target, head)
     config, rows = pool_runs([read_facts(RunDir(path)) for path in run_dirs])
     chosen = choose_targets(rows, config.search.objective, wanted)
     analyses = [analyse_importance(config, rows, each) for each in chosen]
-    if out is not None:
-        draw_importance(analyses, out)
     if as_json:
         plain = [each.to_plain() for each in analyses]
         about = {"runs": [str(path) for path in run_dirs], "methods": METHODS}
@@ -130,18 +126,13 @@ def importance(
     for each in analyses:
         _print_importance(each)
     typer.echo(METHODS)
-    if out is not None:
-        typer.echo(f"picture {out}")
 
 
-def _choose_importance_targets(
-    target: str | None, head: str | None, out: Path | None
-) -> tuple[str, ...]:
+def _choose_importance_targets(target: str | None, head: str | None) -> tuple[str, ...]:
     """Check the options before any file is read, and return the keys of the targets.
 
     Raises:
-        ConfigError: a target is unknown, ``--head`` is set for a target other than ``mae``, or
-            ``--out`` is not a PNG.
+        ConfigError: a target is unknown, or ``--head`` is set for a target other than ``mae``.
     """
     from hydragnn_hpo.errors import unknown
 
@@ -149,8 +140,6 @@ def _choose_importance_targets(
         raise ConfigError(f"--target: {unknown('target', target, IMPORTANCE_TARGETS)}")
     if head is not None and target not in (None, "mae"):
         raise ConfigError(f"--head goes with --target mae, not with '{target}': drop one of them.")
-    if out is not None and out.suffix != ".png":
-        raise ConfigError(f"--out: '{out}' is no PNG: name a file that ends in .png.")
     if head is not None:
         return (f"mae.{head}",)
     return IMPORTANCE_TARGETS if target is None else (target,)

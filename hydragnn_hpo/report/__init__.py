@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         METHODS,
         Importance,
         analyse_importance,
-        draw_importance,
     )
     from hydragnn_hpo.report.observations import choose_targets, pool_runs
     from hydragnn_hpo.report.page_blocks import Cell, Table, Text
@@ -49,7 +48,6 @@ __all__ = [
     "compare_sections",
     "draw_dataset",
     "draw_gantt",
-    "draw_importance",
     "draw_parity",
     "export",
     "make_paths_absolute",

@@ -10,7 +10,6 @@ Shapes: N trials, P searched parameters.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
@@ -19,15 +18,6 @@ import numpy.typing as npt
 from hydragnn_hpo.config import CampaignConfig, ParameterConfig, Scalar, Space
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.observations import Target, TrialObservation, target_values
-from hydragnn_hpo.report.style import (
-    COLOURS,
-    FAINT,
-    INK,
-    make_figure,
-    set_title,
-    tidy_axis,
-    write_png,
-)
 from hydragnn_hpo.report.surrogate import (
     Design,
     Matrix,
@@ -46,7 +36,6 @@ from hydragnn_hpo.search import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from optuna.distributions import BaseDistribution
     from optuna.importance import BaseImportanceEvaluator
 
@@ -498,51 +487,3 @@ def beeswarm_offsets(places: Matrix) -> Matrix:
         at = np.arange(len(members)) - 0.5 * (len(members) - 1)
         heights[members] = at * 2.0 * SWARM_HALF_HEIGHT / max(most, SWARM_CROWD)
     return heights
-
-
-SHOWN = 12
-"""Maximum number of parameters in a panel, the most important ones."""
-
-ROW_INCHES, HEAD_INCHES = 0.3, 1.2
-
-BARS = {"shap_share": "SHAP", "fanova": "fANOVA", "ped_anova": "PED-ANOVA"}
-"""Shares that are drawn side by side: name of the method by attribute of an effect."""
-
-
-def draw_importance(analyses: Sequence[Importance], out: Path) -> None:
-    """Draw the shares of each target's parameters by all methods, a panel for each target."""
-    heights = [
-        HEAD_INCHES + ROW_INCHES * min(SHOWN, max(2, len(each.effects))) for each in analyses
-    ]
-    figure = make_figure(8.0, sum(heights), pad=0.08)
-    grid = figure.add_gridspec(len(analyses), 1, height_ratios=heights)
-    for place, each in enumerate(analyses):
-        axis = figure.add_subplot(grid[place])
-        skill = "" if each.skill is None else f", out-of-bag R2 {each.skill:.2f}"
-        doubt = ", not to be trusted" if each.effects and each.doubt else ""
-        set_title(axis, f"{each.target.label}: {each.trials:,} trials{skill}{doubt}")
-        if each.effects:
-            _draw_bars(axis, each)
-        else:
-            text = each.doubt or ""
-            axis.text(0.0, 0.8, text, transform=axis.transAxes, color=FAINT, fontsize=9, va="top")
-            axis.axis("off")
-    write_png(figure, out)
-
-
-def _draw_bars(axis: "Axes", found: Importance) -> None:
-    """Draw a bar for each parameter and method; pale where they are not to be trusted."""
-    names = list(found.effects)[:SHOWN]
-    for place, (key, method) in enumerate(BARS.items()):
-        if key == "ped_anova" and not found.has_ped_anova:
-            continue
-        at = np.arange(len(names)) + 0.26 * (place - 1)
-        shares = [100.0 * getattr(found.effects[name], key) for name in names]
-        pale = 0.25 if found.doubt else 1.0
-        axis.barh(at, shares, 0.24, color=COLOURS[place], alpha=pale, label=method)
-    axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
-    axis.set_xlabel("share (%)", fontsize=8, color=INK)
-    axis.legend(fontsize=7, frameon=False, loc="lower right")
-    tidy_axis(axis)
-    axis.tick_params(axis="y", labelcolor=FAINT if found.doubt else INK)

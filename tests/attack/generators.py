@@ -637,7 +637,7 @@ SAFE: dict[tuple[str, ...], list[str]] = {
     ("plan", "c.toml"): ["--machine", "--hosts", "--slots", "--failures", "--figure"],
     ("leaderboard", "run"): ["--top"],
     ("status", "run"): ["--interval"],
-    ("importance", "run"): ["--target", "--head", "--out"],
+    ("importance", "run"): ["--target", "--head"],
     ("compare", "run", "other"): ["--reach", "--out"],
     ("export", "run", "--out", "table"): ["--to", "--trial"],
     ("dataset", "build", "structures.toml"): ["--out", "--processes", "--card"],

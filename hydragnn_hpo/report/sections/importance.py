@@ -16,7 +16,6 @@ from hydragnn_hpo.report.charts import (
 )
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.importance import (
-    BARS,
     METHODS,
     Importance,
     analyse_importance,
@@ -36,6 +35,9 @@ from hydragnn_hpo.report.page_blocks import (
 
 SHOWN = 12
 """Maximum number of parameters in a chart, the most important ones; the table shows all."""
+
+BARS = {"shap_share": "SHAP", "fanova": "fANOVA", "ped_anova": "PED-ANOVA"}
+"""Shares that are drawn side by side: name of the method by attribute of an effect."""
 
 COUNTS = {2: "two", 3: "three"}
 """Numbers of methods in words."""
