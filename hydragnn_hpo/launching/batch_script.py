@@ -8,10 +8,12 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hydragnn_hpo.config import ProfileConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.batch_jobs import BatchRequest
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.resources import resource_path
 
 _PLACEHOLDER = re.compile(r"^\{\{(?P<block>[a-z]+)\}\}\n|\{\{(?P<word>[a-z]+)\}\}", re.MULTILINE)
@@ -58,6 +60,8 @@ def render_batch_script(
         "hosts": str(request.hosts),
         "time": request.time,
         "seconds": str(request.seconds),
+        "jobs": str(request.jobs),
+        "mark": f"hydragnn-hpo:{run_tag(Path(content.run))}",
         "drain": str(profile.batch.drain_seconds),
         "log": "%A_%a.out" if request.allocations > 1 else "%j.out",
         "program": shlex.join(content.program),

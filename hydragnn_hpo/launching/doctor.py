@@ -37,11 +37,11 @@ from hydragnn_hpo.launching.host_probe import (
     join_answers,
     short,
 )
+from hydragnn_hpo.launching.scheduler_commands import run_scheduler
 from hydragnn_hpo.launching.slurm_allocation import (
     Allocation,
     expand_hosts,
     find_unusable_hosts,
-    query,
     step_argv,
     step_environment,
 )
@@ -114,8 +114,8 @@ def find_job_hosts(environment: Mapping[str, str], most: int = 0) -> JobHosts:
         JobError: Slurm does not answer.
     """
     if "SLURM_JOB_ID" in environment and shutil.which("srun"):
-        held = Allocation.find(environment, most, run_query=query)
-        given = parse_allocated_devices(query("scontrol", "show", "job", "-d", held.job))
+        held = Allocation.find(environment, most, run_query=run_scheduler)
+        given = parse_allocated_devices(run_scheduler("scontrol", "show", "job", "-d", held.job))
         return JobHosts("slurm", held.hosts, held.job, find_unusable_hosts(held.hosts), given)
     if hosts := pbs_hosts(environment):
         return JobHosts("pbs", tuple(hosts[: most or None]), environment.get("PBS_JOBID", ""))
@@ -357,7 +357,7 @@ def _probe_hosts(
     """Probe all hosts in a step with the flags of agents; if no host answers, without flags."""
     slurm = hosts.kind == "slurm"
     flags = profile.step.agents if slurm else ()
-    base = step_environment(environment, float("inf")) if slurm else environment
+    base = environment if hosts.kind == "here" else step_environment(environment, float("inf"))
     more = {**base, **import_path(environment)}
     collect = partial(collect_answers, hosts=hosts.able, environment=more, seconds=ALL_SECONDS)
     answers = collect(hosts.argv(request, flags))

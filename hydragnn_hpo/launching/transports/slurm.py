@@ -1,19 +1,20 @@
 """Agents as tasks of Slurm job steps: one ``srun`` for all hosts, one more for each restart."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hydragnn_hpo.config import MachineConfig
+from hydragnn_hpo.config import MachineConfig, ProfileConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.environment import OWN, Software, equip
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.host_network import first_there, own_address
 from hydragnn_hpo.launching.profile_adapter import site_of
+from hydragnn_hpo.launching.scheduler_commands import SchedulerCommand
 from hydragnn_hpo.launching.slurm_allocation import (
     Allocation,
-    SlurmCommand,
     host_states_argv,
     parse_unusable_hosts,
     step_argv,
@@ -46,7 +47,13 @@ def slurm_transport(
         JobError: Slurm does not answer.
     """
     site = site_of(machine)
-    allocation = Allocation.find(environment, machine.hosts, without=read_run_excluded(run_dir))
+    hours = site.longest_hours(machine.hosts or 1) if isinstance(site, ProfileConfig) else None
+    allocation = Allocation.find(
+        environment,
+        machine.hosts,
+        without=read_run_excluded(run_dir),
+        longest=math.inf if hours is None else 3600.0 * hours,
+    )
     software, usable = equip(machine, site, allocation, run_dir=run_dir, environment=environment)
     interface = machine.interface or first_there(site.interfaces)
     transport = SlurmTransport(
@@ -67,7 +74,7 @@ class _Request:
     hosts: dict[str, str]
     """Slurm's name of a host -> its id."""
     call: AgentCall
-    states: SlurmCommand
+    states: SchedulerCommand
 
 
 class SlurmTransport(LauncherTransport):
@@ -113,7 +120,7 @@ class SlurmTransport(LauncherTransport):
         """
         names = {host.removesuffix(self._suffix): host for host in hosts}
         try:
-            states = SlurmCommand(*host_states_argv(tuple(names)))
+            states = SchedulerCommand(*host_states_argv(tuple(names)))
         except JobError as error:
             self._report_failed(hosts, f"has no agent: {error}")
             return

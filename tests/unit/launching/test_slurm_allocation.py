@@ -6,12 +6,9 @@ import time
 import pytest
 
 from hydragnn_hpo.errors import ConfigError, JobError
-from hydragnn_hpo.launching import slurm_allocation
-from hydragnn_hpo.launching.slurm_allocation import (
-    Allocation,
-    SlurmCommand,
-    find_unusable_hosts,
-)
+from hydragnn_hpo.launching import scheduler_commands, slurm_allocation
+from hydragnn_hpo.launching.scheduler_commands import SchedulerCommand, run_scheduler
+from hydragnn_hpo.launching.slurm_allocation import Allocation, find_unusable_hosts
 
 
 @pytest.fixture
@@ -103,7 +100,7 @@ def flaky(tmp_path, monkeypatch):
         tool.chmod(0o755)
         return calls_file
 
-    monkeypatch.setattr(slurm_allocation, "_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(scheduler_commands, "_PAUSES", (0.0, 0.0, 0.0))
     return put
 
 
@@ -119,13 +116,13 @@ def test_a_campaign_begins_although_slurm_is_away_for_a_moment(answers, flaky):
     assert len(calls_file.read_text().splitlines()) == 4
     calls_file.unlink()
     with pytest.raises(JobError, match="Unable to contact"):
-        Allocation.find(given, run_query=slurm_allocation.query)
+        Allocation.find(given, run_query=run_scheduler)
     assert len(calls_file.read_text().splitlines()) == 1
 
 
 def test_a_job_that_slurm_has_forgotten_is_not_queried_again(answers, flaky):
     calls_file = flaky(9, "slurm_load_jobs error: Invalid job id specified")
-    with pytest.raises(JobError, match="Invalid job id"):
+    with pytest.raises(ConfigError, match="Slurm job 17 has ended"):
         Allocation.find({"SLURM_JOB_ID": "17"})
     assert len(calls_file.read_text().splitlines()) == 1
 
@@ -140,7 +137,7 @@ def test_a_long_answer_is_read_without_waiting_for_it(answers):
     """A pipe holds 64 KiB, and a command that fills one does not end until it is read."""
     states = "".join(f"n{number}|allocated\n" for number in range(10_000))
     answers(sinfo=states)
-    command = SlurmCommand("sinfo")
+    command = SchedulerCommand("sinfo")
     while (output := command.output()) is None:
         time.sleep(0.01)
     command.close()

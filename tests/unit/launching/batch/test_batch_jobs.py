@@ -16,18 +16,20 @@ from hydragnn_hpo.launching.batch_jobs import (
     BATCH_JOB,
     BatchJob,
     JobRecords,
-    Pbs,
-    QueueEntry,
-    Slurm,
     cancel_own_batch_job,
     check_batch_request,
-    check_job_id,
     decide_end,
     decide_start,
     find_own_job,
     in_batch_job,
-    parse_submitted,
     parse_walltime,
+)
+from hydragnn_hpo.launching.schedulers import (
+    Pbs,
+    QueueEntry,
+    Slurm,
+    check_job_id,
+    parse_submitted,
 )
 
 
@@ -41,13 +43,21 @@ def link(number, **changes):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("2:00", 7200), ("0:01:30", 90), ("48:00", 172800), ("12:34:56", 45296)]
+    ("text", "seconds"),
+    [("2:00", 7200), ("0:01:30", 90), ("48:00:00", 172800), ("12:34:56", 45296)],
 )
 def test_wall_times_are_hours_minutes_and_perhaps_seconds(text, seconds):
     assert parse_walltime(text) == seconds
     for other in ("", "2", "2:60", "0:00", "1-00:00", "-1:00", "2:00\n", "1:2:3"):
         with pytest.raises(ConfigError, match="write hours and minutes"):
             parse_walltime(other)
+
+
+@pytest.mark.parametrize("text", ["30:00", "10:00", "90:00", "05:00", "0120:30"])
+def test_what_schedulers_read_as_minutes_is_not_taken_for_hours(text):
+    """sbatch(1): "minutes:seconds"; a job of 30 hours would wait for days, or be refused."""
+    with pytest.raises(ConfigError, match=f"write {text}:00 for hours, or 0:{text} for minutes"):
+        parse_walltime(text)
 
 
 def test_what_fits_is_taken(batch_request, profile):
@@ -129,6 +139,7 @@ def test_what_pbs_answers_is_understood():
         "1234.aurora-pbs-0001": QueueEntry("queued", why),
         "1235.aurora-pbs-0001": QueueEntry("running"),
         "1236.aurora-pbs-0001": QueueEntry("queued"),
+        "1233.aurora-pbs-0001": QueueEntry("ended", "its script ended"),
     }
 
 

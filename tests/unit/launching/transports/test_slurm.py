@@ -7,7 +7,7 @@ import time
 import pytest
 from processes import SECONDS
 
-from hydragnn_hpo.launching import slurm_allocation as slurm
+from hydragnn_hpo.launching import scheduler_commands
 from hydragnn_hpo.launching.slurm_allocation import Allocation
 from hydragnn_hpo.launching.transports.slurm import SlurmTransport
 from hydragnn_hpo.launching.transports.transport import AgentCall
@@ -59,7 +59,7 @@ def test_a_slow_scheduler_keeps_no_host_waiting(stage):
 
 
 def test_a_scheduler_that_never_answers_is_news_of_hosts(stage, monkeypatch):
-    monkeypatch.setattr(slurm, "_QUERY_SECONDS", 0.05)
+    monkeypatch.setattr(scheduler_commands, "QUERY_SECONDS", 0.05)
     stage.transport.start(["n1"], stage.call)
     stage.until(lambda: stage.news)
     (news,) = stage.news
