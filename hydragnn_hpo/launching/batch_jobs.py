@@ -583,7 +583,7 @@ def _uncertain(records: JobRecords, job: BatchJob, why: str) -> JobError:
 
 def look_command(records: JobRecords, job: BatchJob) -> str:
     """Return the command that lists the jobs with the name of a job's script."""
-    return shlex.join(SCHEDULERS[job.scheduler].find_argv(records.identify(job)[0]))
+    return shlex.join(SCHEDULERS[job.scheduler].look_argv(records.identify(job)[0]))
 
 
 def find_unrecorded(records: JobRecords, parts: Sequence[BatchJob]) -> list[str] | None:

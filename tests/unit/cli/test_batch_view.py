@@ -50,7 +50,10 @@ def test_a_job_stands_as_record_and_scheduler_say(scheduler, changes, known, dra
 def test_a_job_that_never_came_to_its_end_is_distinguished_from_one_that_never_began(scheduler):
     scheduler({})
     lost, cancelled = read_job_statuses([job(1, began=1.0), job(2)])
-    assert (lost.why, cancelled.why) == ("lost with its hosts, or cancelled", "cancelled")
+    assert (lost.why, cancelled.why) == (
+        "lost with its hosts, or cancelled",
+        "cancelled before it began",
+    )
 
 
 def test_the_scheduler_is_queried_once_and_not_for_what_has_ended(scheduler):

@@ -117,7 +117,7 @@ def test_what_comes_from_outside_stays_a_word(
 
     assert (shell.folder / "carried").read_bytes().decode() == value
     begin, run, end = shell.calls()
-    assert begin == ["batch", "begin", value, "--script", value]
+    assert begin == ["batch", "begin", value, "--script", value, "--jobs", "16"]
     assert run == ["run", value, "--machine", value]
     assert end == ["batch", "end", value, "--code", "0"]
     assert not list(shell.folder.rglob("pwned"))
