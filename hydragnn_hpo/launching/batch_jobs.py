@@ -641,8 +641,8 @@ def compare_with_request(records: JobRecords, job: BatchJob, ids: Sequence[str])
     requested = records.read_directives(job.script)
     cancel = SCHEDULERS[job.scheduler].cancel_running[0]
     return [
-        f"batch job {ids[0]} has {option} {granted}, and {requested[option]} was requested: the "
-        f"scheduler or the site changed it; cancel it with '{cancel} {ids[0]}' if that is wrong."
+        f"batch job {ids[0]} has {option} {granted}, and {requested[option]} was requested: ask "
+        f"your site why, or cancel it with '{cancel} {ids[0]}'."
         for option, granted in (entry.granted if entry else {}).items()
         if option in requested and not _agree(option, requested[option], granted)
     ]
@@ -650,6 +650,8 @@ def compare_with_request(records: JobRecords, job: BatchJob, ids: Sequence[str])
 
 def _agree(option: str, requested: str, granted: str) -> bool:
     """Check whether a scheduler has what was requested; it counts whole minutes and megabytes."""
+    if not granted:
+        return True
     if "time" in option:
         seconds, more = parse_time(requested), parse_time(granted)
         return seconds is None or (more is not None and 0 <= more - seconds < 60)
@@ -657,7 +659,7 @@ def _agree(option: str, requested: str, granted: str) -> bool:
         return _parse_megabytes(requested) in (None, _parse_megabytes(granted))
     if option == "--partition":
         return set(granted.split(",")) <= set(requested.split(","))
-    return requested.casefold() == granted.casefold() or not granted
+    return requested.casefold() == granted.casefold()
 
 
 def _parse_megabytes(text: str) -> float | None:

@@ -11,6 +11,7 @@ from fake_schedulers import FakeScheduler
 from hydragnn_hpo.campaign.journal import Journal
 from hydragnn_hpo.launching import batch_jobs
 from hydragnn_hpo.launching.batch_jobs import JobRecords
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.layout import RunDir
 
 ROOT = Path(__file__).parents[2]
@@ -373,7 +374,10 @@ def test_a_profile_gets_its_golden_script(hpo, machine, sent, monkeypatch):
     done = hpo.here("submit", "alloys.toml", "--machine", machine, *order, "--dry-run")
     assert done.code == 0, done.err
     head, body = done.out.split(BODY)
-    assert head == (GOLDENS / f"{machine}-two.sh").read_text()
+    golden_head = (GOLDENS / f"{machine}-two.sh").read_text()
+    golden_head = golden_head.replace("/lustre/me/runs/alloys", str(run))
+    golden_head = re.sub("hydragnn-hpo:.*", f"hydragnn-hpo:{run_tag(run)}", golden_head)
+    assert head == golden_head
     golden = (GOLDENS / "body.sh").read_text().partition(BODY)[2]
     program = re.search(r"^program=\((\S+) ", body, re.MULTILINE)[1]
     places = {"/sw/env/bin/python": program, "/lustre/me/runs/alloys": run, "/home/me": hpo.folder}

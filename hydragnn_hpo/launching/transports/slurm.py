@@ -1,5 +1,6 @@
 """Agents as tasks of Slurm job steps: one ``srun`` for all hosts, one more for each restart."""
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,9 @@ from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.scheduler_commands import SchedulerCommand
 from hydragnn_hpo.launching.slurm_allocation import (
     Allocation,
+    find_job_end,
     host_states_argv,
+    job_state_argv,
     parse_unusable_hosts,
     step_argv,
     step_environment,
@@ -108,6 +111,7 @@ class SlurmTransport(LauncherTransport):
         self.allocation = allocation.job
         self._flags, self._software = tuple(flags), software
         self._requests: list[_Request] = []
+        self._state: SchedulerCommand | None = None
 
     def _launcher_argv(self, name: str, hosts: Sequence[str]) -> list[str]:
         names = [host.removesuffix(self._suffix) for host in hosts]
@@ -162,13 +166,46 @@ class SlurmTransport(LauncherTransport):
         return {host for request in self._requests for host in request.hosts.values()}
 
     def poll(self) -> list[HostNews]:
-        """Return reports about hosts that are down or whose step has ended with their agent."""
+        """Return reports about hosts that are down or whose step has ended with their agent.
+
+        Raises:
+            JobError: the allocation has ended.
+        """
         self._start_answered()
-        return super().poll()
+        news = super().poll()
+        if news and self._state is None:
+            with contextlib.suppress(JobError):
+                self._state = SchedulerCommand(*job_state_argv(self.allocation))
+        self._check_allocation()
+        return news
+
+    def _check_allocation(self) -> None:
+        """Raise an error if the allocation has ended; asked when a step has ended or cannot start.
+
+        Raises:
+            JobError: it has.
+        """
+        if self._state is None:
+            return
+        answer: str | JobError | None
+        try:
+            answer = self._state.output()
+        except JobError as error:
+            answer = error
+        if answer is None:
+            return
+        if how := find_job_end(answer):
+            raise JobError(
+                f"Slurm job {self.allocation} has ended ({how}), and its hosts are gone: run "
+                "again in another allocation."
+            )
+        self._state.close()
+        self._state = None
 
     def close(self) -> None:
         """Wait for the steps, whose agents were dismissed, and end those that stay."""
-        for request in self._requests:
-            request.states.close()
+        for command in (*(request.states for request in self._requests), self._state):
+            if command is not None:
+                command.close()
         self._requests.clear()
         super().close()
