@@ -147,8 +147,8 @@ class AllocationMember:
                 self._served |= served
             if address is None:
                 course = self._find_course()
-            elif said := self._keep_agents(address):
-                tell(said)
+            elif ending := self._keep_agents(address):
+                tell(ending)
                 course = "drained"
         return course or "drained"
 

@@ -265,6 +265,7 @@ def _render_script(
         folder=str(Path.cwd()),
         command=("run", campaign, "--run", run, "--machine", submission.machine, *join),
         environment={name: os.environ[name] for name in CARRIED if name in os.environ},
+        locale=os.environ.get("LC_ALL", ""),
     )
     return render_batch_script(request, submission.profile, content)
 

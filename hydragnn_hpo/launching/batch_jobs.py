@@ -359,8 +359,8 @@ class JobRecords:
         """Return the name of a job's log in the run directory; None if it has not begun."""
         number = job.id.partition(".")[0]
         logs = [self.folder / f"{job.id}.out", *sorted(self.folder.glob(f"*.o{number}"))]
-        found = next((log for log in logs if number and log.exists()), None)
-        return f"{self.folder.name}/{found.name}" if found else None
+        existing = [log.name for log in logs if number and log.exists()]
+        return f"{self.folder.name}/{existing[0]}" if existing else None
 
     def record_end(self, job: str, *, code: int | None, message: str) -> None:
         """Record how a job ended.
@@ -547,11 +547,13 @@ def _queue(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]:
         )
         ids = parse_submitted(output, [part.task for part in parts if part.task is not None])
     except JobError as error:
-        if found := find_unrecorded(records, parts):
-            return found
+        candidates = find_unrecorded(records, parts)
+        if candidates:
+            return candidates
         failed = isinstance(error, CommandFailed)
-        lost = isinstance(error, CommandFailed) and _CONNECTION.search(error.reason)
-        if isinstance(error.__cause__, OSError) or (failed and not (lost and found is None)):
+        broke_off = isinstance(error, CommandFailed) and _CONNECTION.search(error.reason)
+        doubtful = broke_off and candidates is None
+        if isinstance(error.__cause__, OSError) or (failed and not doubtful):
             records.release(parts)
             if isinstance(error, CommandFailed):
                 raise JobError(
@@ -599,13 +601,13 @@ def find_unrecorded(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]
     scheduler, recorded = SCHEDULERS[parts[0].scheduler], {job.id for job in records.jobs()}
     name, marks = records.identify(parts[0])
     try:
-        found = scheduler.find(name, marks, partial(run_scheduler, seconds=QUERY_SECONDS))
+        listed = scheduler.find(name, marks, partial(run_scheduler, seconds=QUERY_SECONDS))
     except JobError:
         return None
     ids = []
     for part in parts:
         task = None if part.task is None else str(part.task)
-        fitting = (job for job in found if (job.split("_") + [None])[1] == task)
+        fitting = (job for job in listed if (job.split("_") + [None])[1] == task)
         ids += sorted(set(fitting) - recorded, key=lambda job: int(re.split(r"\D", job)[0]))[-1:]
     return ids if len(ids) == len(parts) else []
 

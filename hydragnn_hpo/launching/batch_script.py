@@ -39,6 +39,8 @@ class ScriptContent:
     """The subcommand that runs the campaign, and its arguments."""
     environment: Mapping[str, str]
     """Variables of the submitting shell to export."""
+    locale: str = ""
+    """LC_ALL of the submitting shell."""
 
 
 def render_batch_script(
@@ -55,7 +57,33 @@ def render_batch_script(
         ConfigError: a directive is not one plain line, or a path is not UTF-8.
     """
     scheduler = profile.batch.scheduler
-    words = {
+    options = [check_directive(option) for option in _options(request, profile)]
+    environment = {**profile.batch.environment, **content.environment}
+    blocks = {
+        "options": [f"{_PREFIX[scheduler]} {option}" for option in options],
+        "modules": [f"module load {shlex.quote(name)} || exit" for name in profile.batch.modules],
+        "environment": [f"export {k}={shlex.quote(v)}" for k, v in environment.items()],
+    }
+    parts = (resource_path(f"launch/batch/{name}.sh") for name in (scheduler, "job"))
+    template = "".join(part.read_text(encoding="utf-8") for part in parts)
+    text = fill_template(template, _words(request, profile, content), blocks)
+    if wrong := [line for line in text.splitlines() if re.search("[\ud800-\udfff]", line)]:
+        raise ConfigError(f"{wrong[0]!r} holds a path that is no UTF-8: choose or link another.")
+    return text
+
+
+def _words(request: BatchRequest, profile: ProfileConfig, content: ScriptContent) -> dict[str, str]:
+    """Return the words of a script that are filled in.
+
+    Args:
+        request: the jobs that the user requests.
+        profile: profile of the machine.
+        content: commands and paths of the script.
+
+    Returns:
+        Placeholder -> word, quoted where a shell reads it.
+    """
+    return {
         "name": check_directive(f"hpo-{request.name}"),
         "hosts": str(request.hosts),
         "time": request.time,
@@ -69,19 +97,8 @@ def render_batch_script(
         "script": shlex.quote(content.script),
         "folder": shlex.quote(content.folder),
         "command": shlex.join(content.command),
+        "locale": shlex.quote(content.locale),
     }
-    options = [check_directive(option) for option in _options(request, profile)]
-    environment = {**profile.batch.environment, **content.environment}
-    blocks = {
-        "options": [f"{_PREFIX[scheduler]} {option}" for option in options],
-        "modules": [f"module load {shlex.quote(name)} || exit" for name in profile.batch.modules],
-        "environment": [f"export {k}={shlex.quote(v)}" for k, v in environment.items()],
-    }
-    parts = (resource_path(f"launch/batch/{name}.sh") for name in (scheduler, "job"))
-    text = fill_template("".join(part.read_text(encoding="utf-8") for part in parts), words, blocks)
-    if wrong := [line for line in text.splitlines() if re.search("[\ud800-\udfff]", line)]:
-        raise ConfigError(f"{wrong[0]!r} holds a path that is no UTF-8: choose or link another.")
-    return text
 
 
 def _options(request: BatchRequest, profile: ProfileConfig) -> list[str]:

@@ -60,6 +60,9 @@ def select_environment(environment: Mapping[str, str], keep: Sequence[str] = ())
     Args:
         environment: of the caller.
         keep: prefixes of variables to keep all the same, such as those that describe a job.
+
+    Returns:
+        Name -> value.
     """
     return {
         name: value
@@ -195,8 +198,8 @@ def run_scheduler(
         CommandFailed: it fails.
         JobError: it does not answer.
     """
-    started = SchedulerCommand(*argv, seconds=seconds, environment=environment, folder=folder)
-    with contextlib.closing(started) as command:
+    process = SchedulerCommand(*argv, seconds=seconds, environment=environment, folder=folder)
+    with contextlib.closing(process) as command:
         while (output := command.output(_TURN_SECONDS)) is None:
             pass
     return output

@@ -20,6 +20,9 @@ fail() {
 }
 trap fail EXIT
 
+# Schedulers are called with LC_ALL=C and hand it on: this is what it was.
+export LC_ALL={{locale}}
+
 # Modules and environment of the machine.
 {{modules}}
 {{environment}}

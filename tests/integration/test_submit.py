@@ -367,7 +367,8 @@ BODY = "# Python and the package of whoever submitted"
 )
 def test_a_profile_gets_its_golden_script(hpo, machine, sent, monkeypatch):
     """Heads of the others: ``unit/launching/batch``."""
-    monkeypatch.delenv("HYDRAGNN_HPO_DATA", raising=False)  # is handed on to a job, as it should
+    for name in ("HYDRAGNN_HPO_DATA", "LC_ALL"):  # they are handed on to a job, as they should
+        monkeypatch.delenv(name, raising=False)
     hpo.toml("alloys.toml", hpo.ci_campaign(name="alloys"))
     run = hpo.folder / "runs" / "alloys"
     order = ("--hosts", "2", "--time", "1:30:00", "--queue", "debug", "--account", "mat123")

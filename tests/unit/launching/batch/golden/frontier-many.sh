@@ -47,6 +47,9 @@ fail() {
 }
 trap fail EXIT
 
+# Schedulers are called with LC_ALL=C and hand it on: this is what it was.
+export LC_ALL=''
+
 # Modules and environment of the machine.
 module load PrgEnv-gnu || exit
 module load rocm/7.1.1 || exit

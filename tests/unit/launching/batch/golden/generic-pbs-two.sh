@@ -39,5 +39,8 @@ fail() {
 }
 trap fail EXIT
 
+# Schedulers are called with LC_ALL=C and hand it on: this is what it was.
+export LC_ALL=''
+
 # Modules and environment of the machine.
 

@@ -47,6 +47,9 @@ fail() {
 }
 trap fail EXIT
 
+# Schedulers are called with LC_ALL=C and hand it on: this is what it was.
+export LC_ALL=''
+
 # Modules and environment of the machine.
 module load LUMI || exit
 module load partition/G || exit

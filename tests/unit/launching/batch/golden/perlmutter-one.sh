@@ -46,6 +46,9 @@ fail() {
 }
 trap fail EXIT
 
+# Schedulers are called with LC_ALL=C and hand it on: this is what it was.
+export LC_ALL=''
+
 # Modules and environment of the machine.
 module load cudatoolkit || exit
 module load nccl || exit
