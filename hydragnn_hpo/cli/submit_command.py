@@ -142,11 +142,12 @@ def submit(
         submission = _replace_machine(submission, patient(submission.config.machine))
     config, seconds = submission.config, parse_walltime(time_limit)
     scheduler = submission.profile.batch.scheduler
-    account = account or _read_account(scheduler)
+    account = account or (scheduler == "slurm" and os.environ.get("SBATCH_ACCOUNT")) or None
     request = BatchRequest(config.name, hosts, seconds, account, queue, allocations, jobs, after)
     check_batch_request(request, submission.profile, config.machine.backend)
     records = JobRecords(submission.run)
     _refuse_second_submission(submission.run, records, again=again)
+    _warn_of_environment(request)
     name = records.next_script()
     script = _render_script(submission, request, records, name)
     job = BatchJob("", scheduler, name, hosts, link=1, jobs=jobs, submitted=0.0, after=after)
@@ -293,19 +294,18 @@ def _submit(
     return ids
 
 
-def _read_account(scheduler: str) -> str | None:
-    """Return the account of the environment, where none is named; warn of other options there."""
-    options = [name for name in sorted(os.environ) if name.startswith("SBATCH_")]
-    if scheduler != "slurm" or not options:
-        return None
-    account = os.environ.get("SBATCH_ACCOUNT")
-    if ignored := [name for name in options if name != "SBATCH_ACCOUNT"]:
+def _warn_of_environment(request: BatchRequest) -> None:
+    """Warn of options of sbatch in the environment, which do not reach the jobs."""
+    options = {name for name in os.environ if name.startswith("SBATCH_")}
+    if request.account == os.environ.get("SBATCH_ACCOUNT"):
+        options.discard("SBATCH_ACCOUNT")
+    if options:
+        names = ", ".join(sorted(options))
         typer.echo(
-            f"warning: {', '.join(ignored)} of the environment is not used: ask for it by options "
-            "of submit, or in batch.directives of the machine's profile.",
+            f"warning: {names[:120]} of the environment is not used: ask for it by an option of "
+            "submit, or by batch.directives of the machine's profile.",
             err=True,
         )
-    return account
 
 
 def _print_report(

@@ -15,6 +15,7 @@ from hydragnn_hpo.launching.scheduler_commands import CommandFailed
 
 _ID = re.compile(r"[0-9]+(_[0-9]+)?(\[[0-9]*\])?(\.[A-Za-z0-9_.-]+)?")
 _SUBMITTED = re.compile(rf"(?:Submitted batch job )?({_ID.pattern})(?:;[\w.-]+| on cluster .*)?")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def parse_submitted(output: str, tasks: Sequence[int]) -> list[str]:
     Raises:
         JobError: no line is a job id.
     """
-    lines = [line.strip() for line in output.splitlines()]
+    lines = [line.strip() for line in _COLOUR.sub("", output).split("\n")]
     matches = [match for match in map(_SUBMITTED.fullmatch, lines) if match]
     job = matches[-1][1] if matches else check_job_id(output.strip())
     return [f"{job}_{task}" for task in tasks] or [job]
