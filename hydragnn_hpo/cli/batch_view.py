@@ -76,7 +76,7 @@ def _status(
     state: JobState
     if job.ended is not None:
         failed = log and job.code not in (None, 0, DRAINED)
-        state, why = "ended", f"{job.message}: see {log}" if failed else job.message
+        state, why = "ended", f"{job.message.rstrip('.')}: see {log}" if failed else job.message
     elif entries is None:
         state, why = "unknown", "the scheduler gives no answer here"
     elif (entry := entries.get(job.id)) is None or entry.state == "ended":

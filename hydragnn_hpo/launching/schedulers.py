@@ -84,6 +84,7 @@ _NEVER = {
     "PartitionNodeLimit": "more or fewer hosts than its partition allows",
     "AssociationTimeLimit": "more time than its account allows",
     "QOSTimeLimit": "more time than its QOS allows",
+    "PartitionConfig": "its partition does not have what it asks for",
     "BadConstraints": "no hosts have what it asks for",
     "InvalidAccount": "its account is unknown",
     "InvalidQOS": "its QOS is unknown",
@@ -99,7 +100,7 @@ _PERSON = {
     "Nodes required for job are DOWN": "its hosts are down, drained or reserved",
     "Resources, DRAINED": "its hosts are drained",
 }
-_ENDED = {
+ENDED = {
     "COMPLETED": "its script ended",
     "CANCELLED": "cancelled",
     "REVOKED": "cancelled",
@@ -208,8 +209,8 @@ class Slurm:
             return "held", f"Slurm holds it ({reason or state})"
         if state in ("SUSPENDED", "STOPPED"):
             return "suspended", "its processes are stopped: scontrol resume lets them go on"
-        if state in _ENDED:
-            return "ended", _ENDED[state]
+        if state in ENDED:
+            return "ended", ENDED[state]
         return "running", ""
 
     def parse_accounting(self, output: str) -> QueueEntries:
@@ -217,7 +218,7 @@ class Slurm:
         entries = {}
         for line in output.splitlines():
             job, state, code = (line.strip().split("|") + ["", ""])[:3]
-            phrase = _ENDED.get(state.split()[0]) if state.strip() else None
+            phrase = ENDED.get(state.split()[0]) if state.strip() else None
             if _ID.fullmatch(job) and phrase:
                 failed = f" with exit code {code.partition(':')[0]}" if phrase == "failed" else ""
                 entries[job] = QueueEntry("ended", phrase + failed)
@@ -310,7 +311,7 @@ class Pbs:
         if not code or not code.lstrip("-").isdigit():
             return "ended", "cancelled"
         if int(code) == 0:
-            return "ended", _ENDED["COMPLETED"]
+            return "ended", ENDED["COMPLETED"]
         killed = int(code) >= self._killed
         return "ended", "cancelled or timed out" if killed else f"failed with exit code {code}"
 

@@ -21,7 +21,7 @@ from hydragnn_hpo.launching.scheduler_commands import (
     run_with_retries,
     select_environment,
 )
-from hydragnn_hpo.launching.schedulers import parse_time
+from hydragnn_hpo.launching.schedulers import ENDED, parse_time
 from hydragnn_hpo.walltime import END, REQUESTED_END
 
 logger = logging.getLogger(__name__)
@@ -314,18 +314,19 @@ def job_state_argv(job: str) -> list[str]:
 
 
 def find_job_end(answer: str | JobError) -> str | None:
-    """Return how a job has ended, in Slurm's words; None if it goes on, or nothing is known.
+    """Return that a job has ended, and how; None if it goes on, or nothing is known.
 
     Args:
         answer: what ``job_state_argv`` printed, or how it failed.
     """
     if isinstance(answer, JobError):
         forgotten = isinstance(answer, CommandFailed) and answer.names_no_job
-        return "forgotten" if forgotten else None
+        return "has ended" if forgotten else None
     states = [line.strip().partition("|")[0] for line in answer.splitlines() if _STATE.match(line)]
     if not states or any(state in _ALIVE for state in states):
         return None
-    return states[0].lower().replace("_", " ")
+    how = f" ({ENDED[states[0]]})" if states[0] in ENDED else ""
+    return f"has ended{how}"
 
 
 def _find_end(environment: Mapping[str, str], squeue: Sequence[str], longest: float) -> float:

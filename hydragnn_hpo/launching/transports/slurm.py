@@ -196,8 +196,7 @@ class SlurmTransport(LauncherTransport):
             return
         if how := find_job_end(answer):
             raise JobError(
-                f"Slurm job {self.allocation} has ended ({how}), and its hosts are gone: run "
-                "again in another allocation."
+                f"Slurm job {self.allocation} {how} and its hosts are gone: use another one."
             )
         self._state.close()
         self._state = None
