@@ -344,3 +344,142 @@ def test_whatever_a_scheduler_answers_is_no_answer_and_one_sentence(
     waiting = replace(job, id="7711234")
     with pytest.raises(JobError, match="gives no answer, so 7711234 stay queued"):
         batch_jobs.cancel_queued_jobs(JobRecords(tmp_path), [waiting])
+
+
+# -- submissions whose number cannot be read -------------------------------------------
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=hpo-alloys
+#SBATCH --nodes=2
+#SBATCH --time=01:00:00
+#SBATCH --comment=hydragnn-hpo:abc
+#SBATCH --account=mat123
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Give a fake Slurm, and records with a script."""
+    fake = FakeScheduler(tmp_path / "bin", monkeypatch, "sbatch", "squeue", "scancel", "sacct")
+    monkeypatch.setattr(batch_jobs, "QUERY_SECONDS", batch_jobs.SUBMIT_SECONDS)
+    fake.records = JobRecords(tmp_path)
+    fake.records.write_script("001.sh", SCRIPT, "")
+    return fake
+
+
+FIRST = BatchJob("", "slurm", "001.sh", hosts=2, link=1, jobs=5, submitted=0.0)
+
+
+@pytest.mark.parametrize("greeting", ["welcome\n", "", "You have used\n77\nhours\n"])
+def test_a_job_whose_number_is_not_read_is_found_by_name_and_comment(slurm, greeting):
+    (slurm.folder / "greetings").write_text(greeting)
+    assert batch_jobs.submit_jobs(slurm.records, FIRST) == ["101"]
+    assert slurm.records.find("101").jobs == 5
+    assert slurm.records.reserved() == []
+    second = replace(FIRST, link=2, after="101")
+    assert batch_jobs.submit_jobs(slurm.records, second) == ["102"]
+    assert slurm.records.find("102").link == 2
+
+
+def test_tasks_whose_number_is_not_read_are_found_each(slurm):
+    (slurm.records.folder / "001.sh").write_text(SCRIPT + "#SBATCH --array=1-2\n")
+    (slurm.folder / "greetings").write_text("welcome")
+    assert batch_jobs.submit_jobs(slurm.records, FIRST, range(1, 3)) == ["101_1", "101_2"]
+    assert [job.task for job in slurm.records.jobs()] == [1, 2]
+
+
+def test_a_job_that_is_not_found_may_be_queued_and_is_not_forgotten(slurm):
+    (slurm.folder / "greetings").write_text("welcome")
+    (slurm.folder / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(JobError, match="may be queued; look with 'squeue --name=hpo-alloys'"):
+        batch_jobs.submit_jobs(slurm.records, FIRST)
+    (job,) = slurm.records.reserved()
+    assert (job.script, job.link, job.jobs, job.hosts) == ("001.sh", 1, 5, 2)
+    with pytest.raises(JobError, match="another submission has begun"):
+        batch_jobs.submit_jobs(slurm.records, FIRST)
+    assert len(slurm.calls) == 1, "nothing is queued twice"
+    assert batch_jobs.settle_submissions(slurm.records, forget=True) == [job]
+
+
+@pytest.mark.parametrize(
+    ("error", "reserved"),
+    [
+        ("sbatch: error: Invalid account", 0),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv", 1),
+    ],
+)
+def test_what_is_refused_is_not_reserved_but_what_broke_off_is(slurm, error, reserved):
+    """Slurm may have queued a job whose number it could not send back."""
+    (slurm.folder / "refuse").write_text(error)
+    (slurm.folder / "squeue").unlink()
+    with pytest.raises(JobError):
+        batch_jobs.submit_jobs(slurm.records, FIRST)
+    assert len(slurm.records.reserved()) == reserved
+
+
+def test_a_submission_that_is_known_to_nobody_is_forgotten_on_request(slurm):
+    """Whoever submitted was ended between the record and the scheduler."""
+    assert slurm.records.reserve([FIRST])
+    assert batch_jobs.settle_submissions(slurm.records) == slurm.records.reserved() != []
+    assert batch_jobs.settle_submissions(slurm.records, forget=True) == []
+    assert slurm.records.reserved() == []
+
+
+def test_a_script_is_submitted_by_one_of_two(slurm):
+    batch_jobs.submit_jobs(slurm.records, FIRST)
+    assert not slurm.records.reserve([FIRST]), "the other one has just done it"
+    assert slurm.records.reserved() == []
+    assert slurm.records.reserve([replace(FIRST, link=2)])
+    assert not slurm.records.reserve([replace(FIRST, link=2)])
+
+
+def test_what_the_scheduler_has_is_compared_with_the_request(slurm, monkeypatch):
+    """It has whole minutes, and its own words where nothing was requested."""
+    ids = batch_jobs.submit_jobs(slurm.records, FIRST)
+    assert batch_jobs.compare_with_request(slurm.records, FIRST, ids) == []
+    (slurm.folder / "options").write_text(
+        '{"101": {"j": "hpo-alloys", "a": "other", "l": "1:00", "D": "2", "P": "debug"}}'
+    )
+    account, time = batch_jobs.compare_with_request(slurm.records, FIRST, ids)
+    assert account.startswith("batch job 101 has --account other, and mat123 was requested")
+    assert time.startswith("batch job 101 has --time 1:00, and 01:00:00 was requested")
+    (slurm.folder / "squeue").unlink()
+    assert batch_jobs.compare_with_request(slurm.records, FIRST, ids) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "requested", "granted", "agree"),
+    [
+        ("--time", "00:10:30", "11:00", True),
+        ("--time", "00:10:00", "1:00", False),
+        ("--time", "24:00:00", "1-00:00:00", True),
+        ("--mem", "0", "0", True),
+        ("--mem", "64G", "65536M", True),
+        ("--mem", "0", "500M", False),
+        ("--partition", "debug,batch", "batch", True),
+        ("--partition", "batch", "short", False),
+        ("--nodes", "2", "3", False),
+        ("--account", "Mat123", "mat123", True),
+        ("-l walltime", "01:00:00", "", True),
+    ],
+)
+def test_options_agree_as_schedulers_write_them(option, requested, granted, agree):
+    assert batch_jobs._agree(option, requested, granted) == agree
+
+
+def test_a_chain_whose_next_job_was_cancelled_says_so():
+    own = link(1, progress=3)
+    decided = decide_end(own, code=75, progress=4, finished=False, followed=True, cancelled=True)
+    assert (decided.queues_next, decided.cancels, decided.code) == (False, "none", 75)
+    assert decided.message == "drained; the next job was cancelled: submit again to go on"
+
+
+def test_only_what_the_scheduler_still_has_is_alive(slurm):
+    batch_jobs.submit_jobs(slurm.records, FIRST)
+    slurm.stands(j101="RUNNING", j102="CANCELLED")
+    jobs = [replace(FIRST, id="101"), replace(FIRST, id="102"), replace(FIRST, id="103")]
+    assert batch_jobs.select_alive(jobs) == jobs[:1]
+    assert batch_jobs.select_alive([replace(jobs[0], ended=2.0)]) == []
+    (slurm.folder / "squeue").unlink()
+    assert batch_jobs.select_alive(jobs) == jobs, "nobody knows"
