@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -311,7 +312,12 @@ def is_on_site(profile: ProfileConfig, hosts: JobHosts) -> bool:
 
 
 def examine_hosts(
-    profile: ProfileConfig, hosts: JobHosts, *, folder: Path, environment: Mapping[str, str]
+    profile: ProfileConfig,
+    hosts: JobHosts,
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    machine: str | None = None,
 ) -> list[Finding]:
     """Probe all hosts and return the findings of all checks.
 
@@ -320,6 +326,7 @@ def examine_hosts(
         hosts: the hosts, and how to reach them.
         folder: folder that all of them should see; temporary files are written there.
         environment: environment of the probes.
+        machine: name or path of the profile, as a command line needs it.
 
     Raises:
         StorageError: the folder cannot be written here.
@@ -342,7 +349,8 @@ def examine_hosts(
     if is_on_site(profile, hosts):
         return findings + run_checks(answers.facts, expected)
     start = {"slurm": "salloc -N 2", "pbs": "qsub -I -l select=2"}[profile.batch.scheduler]
-    cure = f"Run it inside a job: {start} ..., then hydragnn-hpo doctor --machine {profile.name}."
+    named = shlex.quote(machine or profile.name)
+    cure = f"Run it inside a job: {start} ..., then hydragnn-hpo doctor --machine {named}."
     unseen = Finding(f"hosts of {profile.name}", "unknown", "not seen from here", cure=cure)
     return [*findings, unseen, *run_checks(answers.facts, expected, OFF_SITE)]
 
