@@ -348,11 +348,15 @@ def examine_hosts(
     )
     if is_on_site(profile, hosts):
         return findings + run_checks(answers.facts, expected)
-    start = {"slurm": "salloc -N 2", "pbs": "qsub -I -l select=2"}[profile.batch.scheduler]
-    named = shlex.quote(machine or profile.name)
-    cure = f"Run it inside a job: {start} ..., then hydragnn-hpo doctor --machine {named}."
-    unseen = Finding(f"hosts of {profile.name}", "unknown", "not seen from here", cure=cure)
+    unseen = _unseen_hosts(profile, machine or profile.name)
     return [*findings, unseen, *run_checks(answers.facts, expected, OFF_SITE)]
+
+
+def _unseen_hosts(profile: ProfileConfig, machine: str) -> Finding:
+    start = {"slurm": "salloc -N 2", "pbs": "qsub -I -l select=2"}[profile.batch.scheduler]
+    command = f"hydragnn-hpo doctor --machine {shlex.quote(machine)}"
+    cure = f"Run it inside a job: {start} ..., then {command}."
+    return Finding(f"hosts of {profile.name}", "unknown", "not seen from here", cure=cure)
 
 
 def _probe_hosts(
