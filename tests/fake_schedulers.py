@@ -147,7 +147,18 @@ def qsub(folder: str, argv: list[str]) -> None:
     number = f"{101 + len(jobs)}.pbs-0001"
     waits = any(word.startswith("depend=") for word in argv)
     write(folder, jobs | {number: "H" if waits else "Q"})
-    print(number)
+    lines = Path(argv[-1]).read_text().splitlines()
+    (name,) = [line.removeprefix("#PBS -N ") for line in lines if line.startswith("#PBS -N ")]
+    options = read_options(folder) | {number: {"name": name, "folder": os.getcwd()}}
+    (Path(folder) / "options").write_text(json.dumps(options))
+    greetings = Path(folder) / "greetings"
+    print(greetings.read_text() if greetings.exists() else number)
+
+
+def qselect(folder: str, argv: list[str]) -> None:
+    for job, options in read_options(folder).items():
+        if options["name"] == argv[argv.index("-N") + 1] and read(folder)[job] in "QHR":
+            print(job)
 
 
 def qstat(folder: str, argv: list[str]) -> None:
@@ -156,7 +167,10 @@ def qstat(folder: str, argv: list[str]) -> None:
     unknown = [job for job in ids if job not in jobs]
     for job in ids:
         if job in jobs:
-            print(f"Job Id: {job}\n    Job_Name = hpo\n    job_state = {jobs[job]}\n")
+            place = read_options(folder).get(job, {}).get("folder", "/")
+            variables = f"PBS_O_HOME=/home/me,\n\tPBS_O_WORKDIR={place[:5]}\n\t{place[5:]}"
+            lines = ("Job_Name = hpo", f"job_state = {jobs[job]}", f"Variable_List = {variables}")
+            print(f"Job Id: {job}", *(f"    {line}" for line in lines), "", sep="\n")
     if unknown:
         sys.exit("".join(f"qstat: Unknown Job Id {job}\n" for job in unknown))
 

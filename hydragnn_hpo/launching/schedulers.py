@@ -122,6 +122,8 @@ def _explain_reason(reason: str) -> tuple[Literal["queued", "held"], str]:
     if word in _NEVER or _PER_JOB.fullmatch(word):
         why = _NEVER.get(word, "more than its account or QOS allows")
         return "queued", f"will never start as requested: {why} ({word})"
+    if re.search("held|hold", reason, re.IGNORECASE):  # as after a failed launch
+        return "held", f"Slurm holds it: scontrol release starts it ({word})"
     for beginning, why in _PERSON.items():
         if reason.startswith(beginning):
             return "queued", f"waits until somebody acts: {why} ({word})"

@@ -31,7 +31,7 @@ def slurm(tmp_path, monkeypatch):
 
 @pytest.fixture
 def pbs(tmp_path, monkeypatch):
-    return FakeScheduler(tmp_path / "bin", monkeypatch, "qsub", "qstat", "qdel")
+    return FakeScheduler(tmp_path / "bin", monkeypatch, "qsub", "qstat", "qdel", "qselect")
 
 
 @pytest.fixture
@@ -462,6 +462,15 @@ def test_a_chain_of_pbs(hpo, run, pbs, monkeypatch):
     ended = batch(hpo, monkeypatch, first, "end", run, "--code", "0", name="PBS_JOBID")
     assert ended.code == 0
     assert pbs.calls[-1] == ["qdel", second], "what runs is not in there"
+
+
+def test_a_job_of_pbs_that_a_greeting_hides_is_found_by_its_folder(hpo, run, pbs):
+    (pbs.folder / "greetings").write_text("   Welcome\n42\nof 1000 hours used")
+    other = hpo.folder / "other"
+    for place, number in ((other, 101), (run, 102)):
+        assert submit(hpo, place, machine="generic-pbs").code == 0
+        assert [job.id for job in JobRecords(place).jobs()] == [f"{number}.pbs-0001"]
+    assert [job["state"] for job in hpo.json("status", run)["jobs"]] == ["queued"]
 
 
 GOLDENS = ROOT / "tests" / "unit" / "launching" / "batch" / "golden"

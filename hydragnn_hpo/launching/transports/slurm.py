@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,9 @@ from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews, age
 
 _MOMENT_SECONDS = 0.2
 """Seconds within which Slurm usually reports the states of hosts; steps then start at once."""
+
+_STATE_SECONDS = 10.0
+"""Shortest time between two queries whether the allocation is still there."""
 
 
 def slurm_transport(
@@ -112,6 +116,7 @@ class SlurmTransport(LauncherTransport):
         self._flags, self._software = tuple(flags), software
         self._requests: list[_Request] = []
         self._state: SchedulerCommand | None = None
+        self._in_doubt, self._state_due = False, 0.0
 
     def _launcher_argv(self, name: str, hosts: Sequence[str]) -> list[str]:
         names = [host.removesuffix(self._suffix) for host in hosts]
@@ -173,7 +178,9 @@ class SlurmTransport(LauncherTransport):
         """
         self._start_answered()
         news = super().poll()
-        if news and self._state is None:
+        self._in_doubt |= bool(news)
+        if self._in_doubt and self._state is None and time.monotonic() >= self._state_due:
+            self._in_doubt, self._state_due = False, time.monotonic() + _STATE_SECONDS
             with contextlib.suppress(JobError):
                 self._state = SchedulerCommand(*job_state_argv(self.allocation))
         self._check_allocation()

@@ -52,6 +52,8 @@ def test_times_of_schedulers_are_read(text, seconds):
         ("PENDING|JobHeldUser", "held", "its user holds it"),
         ("PENDING|JobHeldAdmin", "held", "an administrator holds it"),
         ("SPECIAL_EXIT|None", "held", "Slurm holds it"),
+        ("PENDING|launch failed requeued held", "held", "Slurm holds it"),
+        ("PENDING|PartitionConfig", "queued", "will never start as requested: its partition does"),
         ("PENDING|PartitionTimeLimit", "queued", "will never start as requested: more time than"),
         ("PENDING|PartitionNodeLimit", "queued", "will never start as requested: more or fewer"),
         ("PENDING|QOSMaxWallDurationPerJobLimit", "queued", "will never start as requested"),
