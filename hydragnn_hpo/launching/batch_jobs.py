@@ -444,7 +444,8 @@ def decide_start(
 
 def _ended_chain(job: BatchJob, progress: int) -> bool:
     """Check whether a job ended its chain: its successor starts only if a cancel failed."""
-    return job.code is not None and (job.code in _FINAL_CODES or progress <= job.progress)
+    ended = job.code is not None and job.began is not None
+    return ended and (job.code in _FINAL_CODES or progress <= job.progress)
 
 
 def decide_end(

@@ -284,6 +284,8 @@ def test_a_job_that_could_not_be_taken_back_knows_it_by_the_records(code, now, g
     own = replace(link(2), after="1")
     decided = decide_start([before], own, progress=now, finished=False)
     assert (decided.runs, decided.queues_next) == (goes_on, goes_on)
+    unbegun = replace(before, began=None)
+    assert decide_start([unbegun], own, progress=now, finished=False).runs, "it failed early"
     other = replace(own, after="another's")
     assert decide_start([before], other, progress=now, finished=False).runs
 

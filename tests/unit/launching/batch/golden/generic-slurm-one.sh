@@ -35,11 +35,12 @@ trap drain USR1 TERM
 # What ends before 'batch begin' is on record, too: a module, a Python or a folder that is not there.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 job=${job:-${SLURM_JOB_ID:-$PBS_JOBID}}
-record=/lustre/me/runs/alloys/jobs/$job.ended.json
+facts=/lustre/me/runs/alloys/jobs/$job
 fail() {
     code=$?
-    said="failed before 'run' began, with exit code $code"
-    [ -e "$record" ] || printf '{"time": %s, "code": %s, "said": "%s"}\n' "$(date +%s)" "$code" "$said" >"$record"
+    [ -e "$facts.began.json" ] || [ -e "$facts.ended.json" ] ||
+        printf '{"time": %s, "code": %s, "said": "failed before '"'run'"' began, with exit code %s"}\n' \
+            "$(date +%s)" "$code" "$code" >"$facts.ended.json"
 }
 trap fail EXIT
 
