@@ -104,7 +104,7 @@ def _end(run_dir: Path, code: int) -> None:
         progress=count_progress(run),
         finished=_finished(run),
         followed=bool(followers),
-        cancelled=bool(followers) and not select_alive(followers),
+        cancelled=code > 2 and bool(followers) and not select_alive(followers),
     )
     paused = code == 1 and read_release_reason(run.path) == PAUSED
     message = "paused: submit again to go on" if paused else decision.message

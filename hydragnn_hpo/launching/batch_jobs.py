@@ -288,17 +288,17 @@ class JobRecords:
             StorageError: the disk is full, or the folder is not writable.
         """
         submitted = {(job.script, job.link, job.task) for job in self.jobs()}
-        for job in jobs:
+        for number, job in enumerate(jobs):
             path = self._reservation(job)
-            try:
-                with storage(path), path.open("x") as file:
-                    json.dump(_submission(job), file)
-            except StorageError as error:
-                if isinstance(error.__cause__, FileExistsError):
+            with storage(path):
+                try:
+                    with path.open("x") as file:
+                        json.dump(_submission(job), file)
+                except FileExistsError:
+                    self.release(jobs[:number])
                     return False
-                raise
             if (job.script, job.link, job.task) in submitted:
-                self.release([job])
+                self.release(jobs[: number + 1])
                 return False
         return True
 
@@ -551,22 +551,17 @@ def _queue(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]:
         candidates = find_unrecorded(records, parts)
         if candidates:
             return candidates
-        failed = isinstance(error, CommandFailed)
-        broke_off = isinstance(error, CommandFailed) and _CONNECTION.search(error.reason)
-        doubtful = broke_off and candidates is None
-        if isinstance(error.__cause__, OSError) or (failed and not doubtful):
+        if isinstance(error, CommandFailed):
+            if candidates is not None or not _CONNECTION.search(error.reason):
+                records.release(parts)
+                message = f"'{argv[0]}' refuses ({error.reason}): correct what it names."
+                raise JobError(message) from error
+        elif isinstance(error.__cause__, OSError):  # there is no such command
             records.release(parts)
-            if isinstance(error, CommandFailed):
-                raise JobError(
-                    f"'{argv[0]}' refuses ({error.reason}): correct what it names."
-                ) from error
             raise
         raise _uncertain(records, job, str(error).partition(":")[0]) from error
-    entries = query_jobs(job.scheduler, ids) or {}
-    marks = {
-        "",
-        *records.identify(job)[1],
-    }  # a number in a greeting is that of no job, or another's
+    # A number in a greeting is that of no job, or of another one.
+    entries, marks = query_jobs(job.scheduler, ids), ("", *records.identify(job)[1])
     if entries and all(entry.mark in marks for entry in entries.values()):
         return ids
     return find_unrecorded(records, parts) or ids
