@@ -10,6 +10,10 @@ from hydragnn_hpo.errors import ConfigError
 END, MARGIN = "HYDRAGNN_HPO_END", "HYDRAGNN_HPO_END_MARGIN"
 """Environment variables: end in seconds since the epoch, and margin before it in seconds."""
 
+REQUESTED_END = "HYDRAGNN_HPO_REQUESTED_END"
+"""Environment variable of batch scripts: the end by the wall-time that was requested, in seconds
+since the epoch; for schedulers that do not tell the end of a job."""
+
 _SLURM_END = "SLURM_JOB_END_TIME"
 """Set by Slurm, also in seconds since the epoch. Source: slurm.schedmd.com/sbatch.html."""
 

@@ -17,7 +17,7 @@ from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import JournalFollower, JournalReplaced
 from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 from hydragnn_hpo.config import CampaignConfig, MachineConfig
-from hydragnn_hpo.errors import ConfigError, RunError, StorageError
+from hydragnn_hpo.errors import ConfigError, JobError, RunError, StorageError
 from hydragnn_hpo.files import is_transient
 from hydragnn_hpo.launching import (
     AgentCall,
@@ -147,8 +147,9 @@ class AllocationMember:
                 self._served |= served
             if address is None:
                 course = self._find_course()
-            else:
-                self._keep_agents(address)
+            elif ending := self._keep_agents(address):
+                tell(ending)
+                course = "drained"
         return course or "drained"
 
     def _find_controller(self) -> ControllerAddress | None:
@@ -192,22 +193,31 @@ class AllocationMember:
             return "the controller sees the run directory under another path"
         return None
 
-    def _keep_agents(self, address: ControllerAddress) -> None:
-        """Start agents on the hosts that have none: yet, or any more as the journal says."""
+    def _keep_agents(self, address: ControllerAddress) -> str | None:
+        """Start agents on the hosts that have none: yet, or any more as the journal says.
+
+        Returns:
+            A sentence if this allocation has ended.
+        """
         now = time.monotonic()
         try:
             for event in self._journal.read_new():
                 if event["event"] == "host_lost" and event["host"] in self.transport.hosts:
                     self._due.setdefault(event["host"], now)
         except (RunError, JournalReplaced):  # its file server is away
-            return
-        for news in self.transport.poll():
+            return None
+        try:
+            reports = self.transport.poll()
+        except JobError as error:
+            return str(error)
+        for news in reports:
             logger.warning("host %s %s", news.host, news.reason)
             self._due[news.host] = now + RESTART_SECONDS
         if due := [host for host, when in self._due.items() if when <= now]:
             for host in due:
                 del self._due[host]
             self.transport.start(due, AgentCall(self.run.path, address.run, address.epoch))
+        return None
 
     def _find_course(self) -> Course | None:
         """Return why there is no controller; None while there is one."""

@@ -497,7 +497,7 @@ def _run(site: Acceptance, name: str, argv: Sequence[str], *, check: bool = True
         StepFailed: it did not end in time or, if ``check``, not with 0.
     """
     log = site.folder / f"{name}.log"
-    environment = step_environment(os.environ, math.inf) if argv[0] == "srun" else None
+    environment = step_environment(os.environ, math.inf)
     with log.open("ab") as output:
         try:
             done = subprocess.run(

@@ -20,10 +20,11 @@ from hydragnn_hpo.launching import (
     decide_end,
     decide_start,
     find_own_job,
+    select_alive,
     submit_jobs,
 )
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.leases import find_controller
+from hydragnn_hpo.leases import PAUSED, find_controller, read_release_reason
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -38,9 +39,13 @@ PAUSES = (2.0, 10.0, 30.0, 60.0)
 
 
 @app.command()
-def begin(run_dir: RunArgument, script: Annotated[str, typer.Option("--script")]) -> None:
+def begin(
+    run_dir: RunArgument,
+    script: Annotated[str, typer.Option("--script")],
+    jobs: Annotated[int, typer.Option("--jobs")] = 1,
+) -> None:
     """Record that this batch job runs, and queue the next one behind it."""
-    _retry(lambda: _begin(run_dir, script))
+    _retry(lambda: _begin(run_dir, script, jobs))
 
 
 @app.command()
@@ -63,11 +68,11 @@ def _retry(step: Callable[[], None]) -> None:
     step()
 
 
-def _begin(run_dir: Path, script: str) -> None:
+def _begin(run_dir: Path, script: str, most: int) -> None:
     from hydragnn_hpo.campaign import count_progress
 
     run, records = RunDir(run_dir), JobRecords(run_dir)
-    own, progress = _find_or_add_own(records, script), count_progress(run)
+    own, progress = _find_or_add_own(records, script, most), count_progress(run)
     chain = [job for job in records.jobs() if job.in_chain_of(own)]
     earlier = [job for job in chain if job.link < own.link]
     decision = decide_start(earlier, own, progress=progress, finished=_finished(run))
@@ -90,7 +95,7 @@ def _end(run_dir: Path, code: int) -> None:
     from hydragnn_hpo.campaign import count_progress
 
     run, records = RunDir(run_dir), JobRecords(run_dir)
-    own = _find_or_add_own(records, "")
+    own = _find_or_add_own(records, "", 1)
     jobs = records.jobs()
     followers = [job for job in jobs if job.after == own.id]
     decision = decide_end(
@@ -99,8 +104,10 @@ def _end(run_dir: Path, code: int) -> None:
         progress=count_progress(run),
         finished=_finished(run),
         followed=bool(followers),
+        cancelled=code > 2 and bool(followers) and not select_alive(followers),
     )
-    message = decision.message
+    paused = code == 1 and read_release_reason(run.path) == PAUSED
+    message = "paused: submit again to go on" if paused else decision.message
     useless = {"none": [], "next": followers, "all": jobs}[decision.cancels]
     try:
         if cancelled := cancel_queued_jobs(records, useless):
@@ -114,19 +121,29 @@ def _end(run_dir: Path, code: int) -> None:
     raise typer.Exit(decision.code)
 
 
-def _find_or_add_own(records: JobRecords, script: str) -> BatchJob:
+def _find_or_add_own(records: JobRecords, script: str, most: int) -> BatchJob:
     """Return the record of the job that this process runs in.
 
-    The job may begin before ``submit`` has written its record; if that never comes, it is recorded
-    as the next one of its chain.
+    The job may begin before ``submit`` has read its number: then it completes the record itself. If
+    there is none, it is recorded as the next one of its chain.
+
+    Args:
+        records: records of the run directory.
+        script: file name of its script.
+        most: most jobs of its chain, as its script says.
     """
     own = find_own_job(os.environ)
     deadline = time.monotonic() + RECORD_SECONDS
     while (known := records.find(own.id)) is None and time.monotonic() < deadline:
-        time.sleep(0.5)
+        for job in records.reserved():
+            if (job.script, job.task) == (script, own.task):
+                records.add(replace(job, id=own.id))
+                break
+        else:
+            time.sleep(0.5)
     if known is not None:
         return known
-    unknown = BatchJob(own.id, own.scheduler, script, hosts=0, link=0, jobs=1, submitted=0.0)
+    unknown = BatchJob(own.id, own.scheduler, script, hosts=0, link=0, jobs=most, submitted=0.0)
     siblings = [job for job in records.jobs() if job.script == script] or [unknown]
     chain = [job for job in siblings if job.task == own.task]
     last = max(chain, key=lambda job: job.link, default=replace(siblings[0], link=0))

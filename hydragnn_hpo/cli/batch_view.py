@@ -10,7 +10,7 @@ from hydragnn_hpo.launching import QueueEntry, query_jobs
 if TYPE_CHECKING:
     from hydragnn_hpo.launching import BatchJob, JobRecords
 
-JobState = Literal["queued", "running", "draining", "ended", "unknown"]
+JobState = Literal["queued", "held", "running", "suspended", "draining", "ended", "unknown"]
 SHOWN = 4
 """Ended jobs in a table; the newest."""
 
@@ -31,7 +31,7 @@ class BatchJobStatus:
     @property
     def words(self) -> str:
         """The state and its reason, as a phrase."""
-        if self.state == "unknown":
+        if self.state == "unknown" and self.id:
             return "in a state that the scheduler does not tell"
         return f"{self.state} ({self.why})" if self.why else self.state
 
@@ -45,36 +45,64 @@ class BatchJobStatus:
 
 
 def read_job_statuses(
-    jobs: Sequence["BatchJob"], *, draining: bool = False
+    jobs: Sequence["BatchJob"], *, draining: bool = False, records: "JobRecords | None" = None
 ) -> list[BatchJobStatus]:
     """Return the states of jobs; the scheduler is asked for those without a recorded end.
 
     Args:
         jobs: of one run.
         draining: whether the controller says that trials are leaving checkpoints.
+        records: of the run, to name logs, and jobs that may be queued.
     """
+    from hydragnn_hpo.launching import look_command
+
     entries: dict[str, dict[str, QueueEntry] | None] = {}
     for name in {job.scheduler for job in jobs}:
         ids = [job.id for job in jobs if job.scheduler == name and job.ended is None]
         entries[name] = query_jobs(name, ids)
-    return [_status(job, entries[job.scheduler], draining) for job in jobs]
+    logs = {job.id: records.find_log(job) for job in jobs} if records else {}
+    statuses = [_status(job, entries[job.scheduler], draining, logs.get(job.id)) for job in jobs]
+    for job in records.reserved() if records else ():
+        why = f"may be queued: look with '{look_command(records, job)}'" if records else ""
+        statuses.append(BatchJobStatus("", "unknown", job.link, job.jobs, job.hosts, why))
+    return statuses
 
 
 def _status(
-    job: "BatchJob", entries: dict[str, QueueEntry] | None, draining: bool
+    job: "BatchJob", entries: dict[str, QueueEntry] | None, draining: bool, log: str | None
 ) -> BatchJobStatus:
+    from hydragnn_hpo.launching import DRAINED
+
     state: JobState
     if job.ended is not None:
-        state, why = "ended", job.message
+        failed = log and job.code not in (None, 0, DRAINED)
+        state, why = "ended", f"{job.message.rstrip('.')}: see {log}" if failed else job.message
     elif entries is None:
         state, why = "unknown", "the scheduler gives no answer here"
-    elif (entry := entries.get(job.id)) is None:
-        state, why = "ended", "lost with its hosts, or cancelled" if job.began else "cancelled"
+    elif (entry := entries.get(job.id)) is None or entry.state == "ended":
+        state, why = "ended", _explain_end(job, entry.reason if entry else "", log)
     elif entry.state == "running" and draining:
         state, why = "draining", "trials leave checkpoints"
     else:
         state, why = entry.state, entry.reason
     return BatchJobStatus(job.id, state, job.link, job.jobs, job.hosts, why, job.code)
+
+
+def _explain_end(job: "BatchJob", reason: str, log: str | None) -> str:
+    """Return how a job ended that did not record it.
+
+    Args:
+        job: the job.
+        reason: how it ended, as the scheduler says; may be empty.
+        log: name of its log; None if it has written none.
+    """
+    if job.began:
+        phrase = reason or "lost with its hosts, or cancelled"
+    elif log:
+        phrase = f"{reason or 'ended'} before 'run' began"
+    else:
+        phrase = f"{reason or 'cancelled'} before it began"
+    return f"{phrase}: see {log}" if log and "cancelled" not in phrase else phrase
 
 
 def cancel_rest_of_chain(
@@ -89,10 +117,10 @@ def cancel_rest_of_chain(
         statuses: of its jobs.
         dry_run: whether nothing is cancelled.
     """
-    from hydragnn_hpo.launching import cancel_queued_jobs
+    from hydragnn_hpo.launching import WAITING, cancel_queued_jobs
 
-    queued = [job.id for job in statuses if job.state == "queued"]
-    runs = any(job.state in ("running", "draining") for job in statuses)
+    queued = [job.id for job in statuses if job.state in WAITING]
+    runs = any(job.state in ("running", "suspended", "draining") for job in statuses)
     kept, rest = ([], queued) if runs else (queued[:1], queued[1:])
     cancelled = rest
     if not dry_run:
@@ -117,9 +145,18 @@ def course_of(holder: str | None, jobs: Sequence[BatchJobStatus], *, finished: b
     return course_of_jobs(jobs) if jobs else "not running"
 
 
+_COURSE = {
+    "running": "begins",
+    "draining": "ends",
+    "suspended": "is suspended",
+    "queued": "is queued",
+    "held": "is held",
+}
+
+
 def course_of_jobs(jobs: Sequence[BatchJobStatus]) -> str:
     """Describe what goes on where no controller is at work."""
-    for state, word in (("running", "begins"), ("draining", "ends"), ("queued", "is queued")):
+    for state, word in _COURSE.items():
         if ids := [job.id for job in jobs if job.state == state]:
             return f"not running, batch job {ids[0]} {word}"
     return "not running, no batch job is queued"
@@ -130,7 +167,8 @@ def job_lines(jobs: Sequence[BatchJobStatus]) -> list[str]:
     ended = [job for job in jobs if job.state == "ended"]
     shown = [job for job in jobs if job.state != "ended" or job in ended[-SHOWN:]]
     lines = [
-        f"job {job.id}: {job.words}, {job.link} of at most {job.jobs}, {count(job.hosts, 'host')}"
+        f"job {job.id or 'without a number'}: {job.words}, {job.link} of at most {job.jobs}, "
+        f"{count(job.hosts, 'host')}"
         for job in shown
     ]
     if len(jobs) > len(shown):

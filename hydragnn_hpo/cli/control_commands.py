@@ -108,7 +108,7 @@ def _send_request(
     from hydragnn_hpo.cli.batch_view import cancel_rest_of_chain, read_job_statuses
     from hydragnn_hpo.config import CampaignConfig, load_config, parse_config
     from hydragnn_hpo.errors import RunError
-    from hydragnn_hpo.launching import JobRecords
+    from hydragnn_hpo.launching import WAITING, JobRecords
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.leases import find_controller
 
@@ -117,7 +117,7 @@ def _send_request(
     request = parse_config({"request": kind, **values}, UserRequest, where=kind)
     check_request(request, load_config(run.campaign, CampaignConfig), state)
     jobs = read_job_statuses(records.jobs()) if kind in ("stop", "pause") else []
-    waiting = [job for job in jobs if job.state == "queued"]
+    waiting = [job for job in jobs if job.state in WAITING]
     if kind == "pause" and holder is None:
         more = f"; batch job {waiting[0].id} is {waiting[0].words}" if waiting else ""
         raise RunError(

@@ -148,7 +148,7 @@ def _examine(
     from hydragnn_hpo.campaign import probe_network
     from hydragnn_hpo.launching import examine_hosts
 
-    findings = examine_hosts(profile, held, folder=folder, environment=os.environ)
+    findings = examine_hosts(profile, held, folder=folder, environment=os.environ, machine=name)
     if held.kind != "here" and len(held.able) > 1 and not quick:
         findings += probe_network(name or profile.name, profile, folder, len(held.able))
     return findings

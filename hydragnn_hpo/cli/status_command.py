@@ -45,7 +45,7 @@ LAST_LINES = 60
 MOST_ROWS = 100
 """Largest number of running trials on a tall terminal."""
 
-COMING = ("queued", "running", "draining")
+COMING = ("queued", "held", "running", "suspended", "draining")
 """States of batch jobs that can still change the run, so that ``--watch`` goes on."""
 
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh until the campaign has ended.")]
@@ -227,7 +227,8 @@ class RunReader:
         from hydragnn_hpo.launching import JobRecords
 
         if time.monotonic() >= self._jobs_due:
-            self._jobs = read_job_statuses(JobRecords(self.run.path).jobs(), draining=draining)
+            records = JobRecords(self.run.path)
+            self._jobs = read_job_statuses(records.jobs(), draining=draining, records=records)
             self._jobs_due = time.monotonic() + SCHEDULER_SECONDS
         return self._jobs
 

@@ -21,7 +21,10 @@ from hydragnn_hpo.launching import (
     JobRecords,
     check_batch_request,
     check_scheduler_installed,
+    compare_with_request,
+    look_command,
     parse_walltime,
+    settle_submissions,
     submit_jobs,
 )
 
@@ -138,11 +141,14 @@ def submit(
     if allocations > 1:  # ranks must outlive a lost controller until another allocation misses it
         submission = _replace_machine(submission, patient(submission.config.machine))
     config, seconds = submission.config, parse_walltime(time_limit)
+    scheduler = submission.profile.batch.scheduler
+    account = account or (scheduler == "slurm" and os.environ.get("SBATCH_ACCOUNT")) or None
     request = BatchRequest(config.name, hosts, seconds, account, queue, allocations, jobs, after)
     check_batch_request(request, submission.profile, config.machine.backend)
     records = JobRecords(submission.run)
     _refuse_second_submission(submission.run, records, again=again)
-    name, scheduler = records.next_script(), submission.profile.batch.scheduler
+    _warn_of_environment(request)
+    name = records.next_script()
     script = _render_script(submission, request, records, name)
     job = BatchJob("", scheduler, name, hosts, link=1, jobs=jobs, submitted=0.0, after=after)
     ids = [] if dry_run else _submit(submission, records, job, script, allocations)
@@ -228,10 +234,16 @@ def _refuse_second_submission(path: Path, records: JobRecords, *, again: bool) -
         return
     if read_state(run).finished:
         raise RunError(f"{path}: is finished; choose another directory with --run.")
+    uncertain = settle_submissions(records, forget=again)
     if again:
         return
+    if uncertain:
+        raise RunError(
+            f"{path}: a batch job of it may be queued, whose number could not be read: look with "
+            f"'{look_command(records, uncertain[0])}', and submit with --again if there is none."
+        )
     for job in read_job_statuses(records.jobs()):
-        if job.state in ("queued", "running", "unknown"):
+        if job.state != "ended":
             raise RunError(
                 f"{path}: batch job {job.id} of it is {job.words}; wait for it, or submit "
                 "another one with --again."
@@ -254,6 +266,7 @@ def _render_script(
         folder=str(Path.cwd()),
         command=("run", campaign, "--run", run, "--machine", submission.machine, *join),
         environment={name: os.environ[name] for name in CARRIED if name in os.environ},
+        locale=os.environ.get("LC_ALL", ""),
     )
     return render_batch_script(request, submission.profile, content)
 
@@ -275,7 +288,24 @@ def _submit(
     if submission.config.machine.pack == str(run.software):
         pack_environment(run.software)
     records.write_script(job.script, script, dump_config(submission.config))
-    return submit_jobs(records, job, range(1, allocations + 1) if allocations > 1 else ())
+    ids = submit_jobs(records, job, range(1, allocations + 1) if allocations > 1 else ())
+    for difference in compare_with_request(records, job, ids):
+        typer.echo(f"warning: {difference}", err=True)
+    return ids
+
+
+def _warn_of_environment(request: BatchRequest) -> None:
+    """Warn of options of sbatch in the environment, which do not reach the jobs."""
+    options = {name for name in os.environ if name.startswith("SBATCH_")}
+    if request.account == os.environ.get("SBATCH_ACCOUNT"):
+        options.discard("SBATCH_ACCOUNT")
+    if options:
+        names = ", ".join(sorted(options))
+        typer.echo(
+            f"warning: {names[:120]} of the environment is not used: ask for it by an option of "
+            "submit, or by batch.directives of the machine's profile.",
+            err=True,
+        )
 
 
 def _print_report(

@@ -11,20 +11,22 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.batch_jobs import (
         DRAINED,
         MAX_JOBS,
-        SCHEDULERS,
         BatchJob,
         BatchRequest,
         JobRecords,
-        QueueEntry,
         cancel_queued_jobs,
         check_batch_request,
         check_scheduler_installed,
+        compare_with_request,
         decide_end,
         decide_start,
         find_own_job,
         in_batch_job,
+        look_command,
         parse_walltime,
         query_jobs,
+        select_alive,
+        settle_submissions,
         submit_jobs,
     )
     from hydragnn_hpo.launching.batch_script import ScriptContent, render_batch_script
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.process_control import end_orphans, run_tag
     from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
     from hydragnn_hpo.launching.rank_environment import DEVICE, overruled
+    from hydragnn_hpo.launching.schedulers import SCHEDULERS, WAITING, QueueEntry
     from hydragnn_hpo.launching.slots import detect_slots
     from hydragnn_hpo.launching.slurm_allocation import (
         compress_hosts,
@@ -111,6 +114,7 @@ __all__ = [
     "State",
     "THREADS",
     "Transport",
+    "WAITING",
     "add_excluded",
     "announce_leaving",
     "bind_threads",
@@ -118,6 +122,7 @@ __all__ = [
     "check_batch_request",
     "check_scheduler_installed",
     "check_software",
+    "compare_with_request",
     "compress_hosts",
     "decide_end",
     "decide_start",
@@ -132,6 +137,7 @@ __all__ = [
     "find_own_job",
     "in_batch_job",
     "layout_of",
+    "look_command",
     "make_request",
     "mpiexec_transport",
     "overruled",
@@ -143,6 +149,8 @@ __all__ = [
     "read_run_excluded",
     "render_batch_script",
     "run_tag",
+    "select_alive",
+    "settle_submissions",
     "site_of",
     "slurm_transport",
     "software_here",

@@ -9,21 +9,33 @@ PBS Professional 2022 (qsub, qstat, qdel), not tested on a real system.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import json
 import math
 import os
 import re
+import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, storage, write_json, write_text
-from hydragnn_hpo.launching.slurm_allocation import shorten
+from hydragnn_hpo.launching.scheduler_commands import CommandFailed, run_scheduler
+from hydragnn_hpo.launching.schedulers import (
+    SCHEDULERS,
+    WAITING,
+    QueueEntries,
+    QueueEntry,
+    check_job_id,
+    parse_submitted,
+    parse_time,
+)
+from hydragnn_hpo.walltime import END, MARGIN, REQUESTED_END
 
 if TYPE_CHECKING:  # the command line reads this module before it knows which command to run
     from hydragnn_hpo.config import ProfileConfig
@@ -47,13 +59,10 @@ CANCEL_SECONDS = 30.0
 _FINAL_CODES = (0, 1, 2)
 """Exit codes after which the chain ends: another job would only repeat the result of ``run``."""
 
-_NOT_INHERITED = ("HYDRAGNN_HPO_END", "HYDRAGNN_HPO_END_MARGIN", "HYDRAGNN_HPO_HOSTS", BATCH_JOB)
-_INHERITED = ("SLURM_CONF", "SLURM_CLUSTERS")
+_NOT_INHERITED = (END, MARGIN, REQUESTED_END, "HYDRAGNN_HPO_HOSTS", BATCH_JOB)
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+,=-]{0,127}")
 """Accounts, queues and job ids that are safe in directives and in command lines."""
-
-_ID = re.compile(r"[0-9]+(_[0-9]+)?(\[[0-9]*\])?(\.[A-Za-z0-9_.-]+)?")
 
 
 @dataclass(frozen=True)
@@ -87,12 +96,17 @@ def parse_walltime(text: str) -> int:
     """Return the seconds of a wall-time written as H:MM or H:MM:SS.
 
     Raises:
-        ConfigError: it has another form, or is zero.
+        ConfigError: it has another form, is zero, or schedulers read it as minutes and seconds.
     """
     match = re.fullmatch(r"([0-9]{1,4}):([0-5][0-9])(?::([0-5][0-9]))?", text)
     seconds = 0
     if match:
         seconds = 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3] or 0)
+    if match and match[3] is None and len(match[1]) > 1:
+        raise ConfigError(
+            f"--time is {text!r}, which schedulers read as minutes and seconds: write {text}:00 "
+            f"for hours, or 0:{text} for minutes."
+        )
     if seconds == 0:
         raise ConfigError(f"--time is {text!r}: write hours and minutes, such as 2:00 or 0:30:00.")
     return seconds
@@ -155,96 +169,6 @@ def _check_size(request: BatchRequest, profile: ProfileConfig, backend: str) -> 
         )
 
 
-@dataclass(frozen=True)
-class QueueEntry:
-    """A queued or running job, as the scheduler reports it."""
-
-    state: Literal["queued", "running"]
-    reason: str = ""
-    """Why it is still queued, in the scheduler's words."""
-
-
-QueueEntries = dict[str, QueueEntry]
-"""Job id -> entry."""
-
-
-class Slurm:
-    """Commands of Slurm. Jobs that run at the same time are the tasks of one array."""
-
-    submit_program = "sbatch"
-    job_variable = "SLURM_JOB_ID"
-    cancel_queued = ("scancel", "--state=PENDING")
-    cancel_running = ("scancel",)
-
-    def submit_argv(self, script: str, *, after: str | None, task: int | None) -> list[str]:
-        """Return the command that submits a script.
-
-        Args:
-            script: file name of the script.
-            after: id of the job whose end it waits for, successful or not.
-            task: number of the one array task to submit; None submits all tasks of the script.
-        """
-        wait = [f"--dependency=afterany:{after}"] if after else []
-        only = [f"--array={task}"] if task else []
-        return [self.submit_program, "--parsable", *wait, *only, script]
-
-    def query_argv(self, ids: Sequence[str]) -> list[str]:
-        """Return the command that prints the states of jobs, one line for each task."""
-        return ["squeue", "--noheader", "--array", f"--jobs={','.join(ids)}", "--format=%i|%T|%r"]
-
-    def parse_states(self, output: str) -> QueueEntries:
-        """Return the jobs that have not ended, from lines such as ``123_1|PENDING|Priority``."""
-        entries = {}
-        for line in output.splitlines():
-            job, state, reason = (line.strip().split("|") + ["", ""])[:3]
-            if state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"):
-                entries[job] = QueueEntry("queued", reason)
-            elif state:
-                entries[job] = QueueEntry("running")
-        return entries
-
-
-class Pbs:
-    """Commands of PBS Professional and OpenPBS; job arrays are not used."""
-
-    submit_program = "qsub"
-    job_variable = "PBS_JOBID"
-    cancel_queued = ("qdel",)
-    cancel_running = ("qdel", "-W", "force")
-    """Deletes a job even if its first host is down; the server ignores ``force`` if it is up."""
-
-    def submit_argv(self, script: str, *, after: str | None, task: int | None) -> list[str]:
-        """Return the command that submits a script.
-
-        Args:
-            script: file name of the script.
-            after: id of the job whose end it waits for, successful or not.
-            task: not used.
-        """
-        return [self.submit_program, *(["-W", f"depend=afterany:{after}"] if after else []), script]
-
-    def query_argv(self, ids: Sequence[str]) -> list[str]:
-        """Return the command that prints the states of jobs; ``-x`` includes ended ones."""
-        return ["qstat", "-x", "-f", *ids]
-
-    def parse_states(self, output: str) -> QueueEntries:
-        """Return the jobs that have not ended, from blocks such as ``Job Id: 123.server``."""
-        entries = {}
-        for block in re.split(r"^Job Id: *", output, flags=re.MULTILINE)[1:]:
-            job, _, rest = block.partition("\n")
-            values = dict(re.findall(r"^ {4}(job_state|comment) = (.*)$", rest, re.MULTILINE))
-            letter = values.get("job_state", "F")
-            if letter in "QHWT":
-                entries[job.strip()] = QueueEntry("queued", values.get("comment", ""))
-            elif letter in "REBSU":
-                entries[job.strip()] = QueueEntry("running")
-        return entries
-
-
-Scheduler = Slurm | Pbs
-SCHEDULERS: dict[str, Scheduler] = {"slurm": Slurm(), "pbs": Pbs()}
-
-
 class OwnJob(NamedTuple):
     """The batch job that a process runs in."""
 
@@ -274,27 +198,6 @@ def in_batch_job(environment: Mapping[str, str]) -> bool:
     exported = environment.get(BATCH_JOB)
     current = [environment.get(scheduler.job_variable) for scheduler in SCHEDULERS.values()]
     return bool(exported) and exported in current
-
-
-def parse_submitted(output: str, tasks: Sequence[int]) -> list[str]:
-    """Return the id of a job, or of each task, from ``123``, ``123;cluster`` or ``123.server``.
-
-    Raises:
-        JobError: the output begins with no job id.
-    """
-    job = check_job_id(output.strip().partition(";")[0])
-    return [f"{job}_{task}" for task in tasks] or [job]
-
-
-def check_job_id(text: str) -> str:
-    """Return a job id unchanged if it is safe as an argument and as a file name.
-
-    Raises:
-        JobError: the text is no job id.
-    """
-    if not _ID.fullmatch(text):
-        raise JobError(f"{text[:80]!r} is no number of a batch job: see what the scheduler says.")
-    return text
 
 
 @dataclass(frozen=True)
@@ -331,6 +234,13 @@ class BatchJob:
 
 
 _SUBMITTED = ("scheduler", "script", "hosts", "link", "jobs", "submitted", "after", "task")
+
+
+def _submission(job: BatchJob) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in _SUBMITTED}
+
+
+_DIRECTIVE = re.compile(r"#(?:SBATCH|PBS) (--[a-z-]+|-l [a-z]+|-[A-Za-z])[= ](.*)")
 
 
 class JobRecords:
@@ -371,9 +281,72 @@ class JobRecords:
             write_text(path, script, private=True)
             path.chmod(0o700)
 
+    def reserve(self, jobs: Sequence[BatchJob]) -> bool:
+        """Record that jobs are about to be submitted; return whether nobody else has.
+
+        Raises:
+            StorageError: the disk is full, or the folder is not writable.
+        """
+        submitted = {(job.script, job.link, job.task) for job in self.jobs()}
+        for number, job in enumerate(jobs):
+            path = self._reservation(job)
+            with storage(path):
+                try:
+                    with path.open("x") as file:
+                        json.dump(_submission(job), file)
+                except FileExistsError:
+                    self.release(jobs[:number])
+                    return False
+            if (job.script, job.link, job.task) in submitted:
+                self.release(jobs[: number + 1])
+                return False
+        return True
+
+    def release(self, jobs: Sequence[BatchJob]) -> None:
+        """Remove the record that jobs are about to be submitted."""
+        for job in jobs:
+            self._reservation(job).unlink(missing_ok=True)
+
+    def reserved(self) -> list[BatchJob]:
+        """Return the jobs that may have been submitted, but have no number yet."""
+        jobs = []
+        for file in sorted(self.folder.glob("*.reserved")):
+            with contextlib.suppress(StorageError, TypeError):  # it is being written
+                jobs.append(BatchJob(id="", **read_json(file)))
+        return jobs
+
+    def _reservation(self, job: BatchJob) -> Path:
+        task = "" if job.task is None else f"_{job.task}"
+        return self.folder / f"{Path(job.script).stem}-{job.link}{task}.reserved"
+
+    def read_directives(self, script: str) -> dict[str, str]:
+        """Return the options of a script's directives; empty if it cannot be read.
+
+        Returns:
+            Option, such as ``--time`` or ``-l walltime`` -> value.
+        """
+        try:
+            lines = (self.folder / script).read_text(errors="replace").splitlines()
+        except OSError:
+            return {}
+        matches = map(_DIRECTIVE.match, lines)
+        return {match[1]: match[2].strip() for match in matches if match}
+
+    def identify(self, job: BatchJob) -> tuple[str, tuple[str, ...]]:
+        """Return the name of a job, and what the scheduler may know it by.
+
+        Returns:
+            The name; and the comment of its script, and the folder it was submitted from.
+        """
+        options = self.read_directives(job.script)
+        name = options.get("--job-name") or options.get("-N") or ""
+        folders = (str(self.folder), str(self.folder.resolve()))
+        return name, (options.get("--comment", folders[0]), *folders)
+
     def add(self, job: BatchJob) -> None:
         """Record that a job was submitted."""
-        self.record(job.id, "submitted", **{name: getattr(job, name) for name in _SUBMITTED})
+        self.record(job.id, "submitted", **_submission(job))
+        self.release([job])
 
     def record(self, job: str, fact: Literal["submitted", "began", "ended"], **values: Any) -> None:
         """Record a fact of a job."""
@@ -381,6 +354,13 @@ class JobRecords:
 
     def _file(self, job: str, fact: str) -> Path:
         return self.folder / f"{job}.{fact}.json"
+
+    def find_log(self, job: BatchJob) -> str | None:
+        """Return the name of a job's log in the run directory; None if it has not begun."""
+        number = job.id.partition(".")[0]
+        logs = [self.folder / f"{job.id}.out", *sorted(self.folder.glob(f"*.o{number}"))]
+        existing = [log.name for log in logs if number and log.exists()]
+        return f"{self.folder.name}/{existing[0]}" if existing else None
 
     def record_end(self, job: str, *, code: int | None, message: str) -> None:
         """Record how a job ended.
@@ -464,11 +444,18 @@ def decide_start(
 
 def _ended_chain(job: BatchJob, progress: int) -> bool:
     """Check whether a job ended its chain: its successor starts only if a cancel failed."""
-    return job.code is not None and (job.code in _FINAL_CODES or progress <= job.progress)
+    ended = job.code is not None and job.began is not None
+    return ended and (job.code in _FINAL_CODES or progress <= job.progress)
 
 
 def decide_end(
-    own: BatchJob, *, code: int, progress: int, finished: bool, followed: bool
+    own: BatchJob,
+    *,
+    code: int,
+    progress: int,
+    finished: bool,
+    followed: bool,
+    cancelled: bool = False,
 ) -> ChainDecision:
     """Decide what a job does when its ``run`` has ended.
 
@@ -478,11 +465,12 @@ def decide_end(
         progress: current progress of the campaign.
         finished: whether the campaign is finished.
         followed: whether a successor was queued.
+        cancelled: whether somebody has cancelled it since.
     """
     if finished:
         return ChainDecision("the campaign is finished", cancels="all", code=code)
     if code in _FINAL_CODES:
-        message = f"'run' ended with code {code}, see above" if code else "its part is done"
+        message = f"'run' ended with code {code}" if code else "its part is done"
         return ChainDecision(message, cancels="next", code=code)
     how = "drained" if code == DRAINED else f"'run' was lost (code {code})"
     if progress <= own.progress:
@@ -490,6 +478,8 @@ def decide_end(
             f"{how} without a finished epoch: the chain ends here, another job would do no better"
         )
         return ChainDecision(message, cancels="next", code=code)
+    if cancelled:
+        return ChainDecision(f"{how}; the next job was cancelled: submit again to go on", code=code)
     if followed:
         return ChainDecision(f"{how}; the next job goes on")
     if own.link < own.jobs:  # the scheduler refused a successor when it began
@@ -513,6 +503,9 @@ def check_scheduler_installed(name: str) -> None:
 def submit_jobs(records: JobRecords, job: BatchJob, tasks: Sequence[int] = ()) -> list[str]:
     """Submit a job and record it; logs are written to the folder of its script.
 
+    The submission is recorded before the job is queued, and its number afterwards: no job that was
+    queued is forgotten, whatever the scheduler prints.
+
     Args:
         records: records of the run directory.
         job: the job to submit; its id and time of submission are filled in.
@@ -524,21 +517,154 @@ def submit_jobs(records: JobRecords, job: BatchJob, tasks: Sequence[int] = ()) -
     Raises:
         JobError: the scheduler refuses, or does not answer.
     """
-    scheduler = SCHEDULERS[job.scheduler]
-    argv = scheduler.submit_argv(job.script, after=job.after, task=job.task)
-    # Schedulers pass the environment to the job, which has other hosts and another end time.
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name in _INHERITED
-        or not (name in _NOT_INHERITED or name.startswith(("SLURM_", "PBS_", "PMI_")))
-    }
-    output = _run(argv, SUBMIT_SECONDS, environment, records.folder)
-    wanted = tasks or ([] if job.task is None else [job.task])
-    ids = parse_submitted(output, wanted)
-    for name, task in itertools.zip_longest(ids, wanted):
-        records.add(replace(job, id=name, task=task, submitted=time.time()))
+    job = replace(job, submitted=time.time())
+    parts = [replace(job, task=task) for task in tasks] or [job]
+    ids = None
+    if not records.reserve(parts):
+        ids = find_unrecorded(records, parts)
+        if ids is None or job.link == 1:
+            raise _uncertain(records, job, "another submission has begun")
+    ids = ids or _queue(records, parts)
+    for name, part in zip(ids, parts, strict=True):
+        records.add(replace(part, id=name, submitted=time.time()))
     return ids
+
+
+def _queue(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]:
+    """Queue a job, or the tasks of one, and return the ids.
+
+    Raises:
+        JobError: the scheduler refuses, or no number can be read or found.
+    """
+    job = parts[0]
+    scheduler = SCHEDULERS[job.scheduler]
+    only = job.task if len(parts) == 1 else None
+    argv = scheduler.submit_argv(job.script, after=job.after, task=only)
+    # Schedulers pass the environment to the job, which has other hosts and another end time.
+    ours = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    try:
+        output = run_scheduler(
+            *argv, seconds=SUBMIT_SECONDS, environment=ours, folder=records.folder
+        )
+        ids = parse_submitted(output, [part.task for part in parts if part.task is not None])
+    except JobError as error:
+        candidates = find_unrecorded(records, parts)
+        if candidates:
+            return candidates
+        if isinstance(error, CommandFailed):
+            if candidates is not None or not _CONNECTION.search(error.reason):
+                records.release(parts)
+                message = f"'{argv[0]}' refuses ({error.reason}): correct what it names."
+                raise JobError(message) from error
+        elif isinstance(error.__cause__, OSError):  # there is no such command
+            records.release(parts)
+            raise
+        raise _uncertain(records, job, str(error).partition(":")[0]) from error
+    # A number in a greeting is that of no job, or of another one.
+    entries, marks = query_jobs(job.scheduler, ids), ("", *records.identify(job)[1])
+    if entries and all(entry.mark in marks for entry in entries.values()):
+        return ids
+    return find_unrecorded(records, parts) or ids
+
+
+_CONNECTION = re.compile(r"timed? ?out|contact|connect|communicat", re.IGNORECASE)
+"""Reasons of a failure after which a job may be queued all the same."""
+
+
+def _uncertain(records: JobRecords, job: BatchJob, why: str) -> JobError:
+    """Return the error about a job that may be queued."""
+    return JobError(
+        f"{why}: a job may be queued; look with '{look_command(records, job)}', and cancel it, or "
+        "submit another one with --again."
+    )
+
+
+def look_command(records: JobRecords, job: BatchJob) -> str:
+    """Return the command that lists the jobs with the name of a job's script."""
+    return shlex.join(SCHEDULERS[job.scheduler].look_argv(records.identify(job)[0]))
+
+
+def find_unrecorded(records: JobRecords, parts: Sequence[BatchJob]) -> list[str] | None:
+    """Return the ids of a submission whose number was not read, found by name and comment.
+
+    Args:
+        records: records of the run directory.
+        parts: the job, or the tasks of one.
+
+    Returns:
+        Nothing if there is no such job; None if the scheduler does not answer.
+    """
+    scheduler, recorded = SCHEDULERS[parts[0].scheduler], {job.id for job in records.jobs()}
+    name, marks = records.identify(parts[0])
+    try:
+        listed = scheduler.find(name, marks, partial(run_scheduler, seconds=QUERY_SECONDS))
+    except JobError:
+        return None
+    ids = []
+    for part in parts:
+        task = None if part.task is None else str(part.task)
+        fitting = (job for job in listed if (job.split("_") + [None])[1] == task)
+        ids += sorted(set(fitting) - recorded, key=lambda job: int(re.split(r"\D", job)[0]))[-1:]
+    return ids if len(ids) == len(parts) else []
+
+
+def settle_submissions(records: JobRecords, *, forget: bool = False) -> list[BatchJob]:
+    """Record jobs whose number was not read; return submissions that may be queued.
+
+    Args:
+        records: records of the run directory.
+        forget: whether to forget those of which the scheduler knows nothing.
+    """
+    uncertain = []
+    for job in records.reserved():
+        ids = find_unrecorded(records, [job])
+        if ids:
+            records.add(replace(job, id=ids[0]))
+        elif ids == [] and forget:
+            records.release([job])
+        else:
+            uncertain.append(job)
+    return uncertain
+
+
+def compare_with_request(records: JobRecords, job: BatchJob, ids: Sequence[str]) -> list[str]:
+    """Return a sentence for each option of a script that the scheduler has otherwise.
+
+    Args:
+        records: records of the run directory.
+        job: the submitted job.
+        ids: its id, or those of its tasks.
+    """
+    entry = next(iter((query_jobs(job.scheduler, ids) or {}).values()), None)
+    requested = records.read_directives(job.script)
+    cancel = SCHEDULERS[job.scheduler].cancel_running[0]
+    return [
+        f"batch job {ids[0]} has {option} {granted}, and {requested[option]} was requested: ask "
+        f"your site why, or cancel it with '{cancel} {ids[0]}'."
+        for option, granted in (entry.granted if entry else {}).items()
+        if option in requested and not _agree(option, requested[option], granted)
+    ]
+
+
+def _agree(option: str, requested: str, granted: str) -> bool:
+    """Check whether a scheduler has what was requested; it counts whole minutes and megabytes."""
+    if not granted:
+        return True
+    if "time" in option:
+        seconds, more = parse_time(requested), parse_time(granted)
+        return seconds is None or (more is not None and 0 <= more - seconds < 60)
+    if option == "--mem":
+        return _parse_megabytes(requested) in (None, _parse_megabytes(granted))
+    if option == "--partition":
+        return set(granted.split(",")) <= set(requested.split(","))
+    return requested.casefold() == granted.casefold()
+
+
+def _parse_megabytes(text: str) -> float | None:
+    match = re.fullmatch(r"([0-9.]+)([KMGT]?)[BN]?", text.upper())
+    if match is None:
+        return None
+    return float(match[1]) * {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}[match[2]]
 
 
 def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[str]:
@@ -552,13 +678,13 @@ def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[st
     for name in sorted({job.scheduler for job in waiting}):
         scheduler, ids = SCHEDULERS[name], [job.id for job in waiting if job.scheduler == name]
         if (entries := query_jobs(name, ids)) is None:
-            program = scheduler.query_argv(ids)[0]
+            program = "squeue" if name == "slurm" else "qstat"
             raise JobError(
                 f"'{program}' gives no answer, so {', '.join(ids)} stay queued: try again later."
             )
-        queued = [job for job in ids if job in entries and entries[job].state == "queued"]
+        queued = [job for job in ids if job in entries and entries[job].state in WAITING]
         if queued:
-            _run([*scheduler.cancel_queued, *queued], SUBMIT_SECONDS, os.environ)
+            run_scheduler(*scheduler.cancel_queued, *queued, seconds=SUBMIT_SECONDS)
         cancelled += queued
     for job in cancelled:
         records.record_end(job, code=None, message="taken back")
@@ -566,27 +692,24 @@ def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[st
 
 
 def query_jobs(name: str, ids: Sequence[str]) -> QueueEntries | None:
-    """Return the given jobs that have not ended; None if the scheduler does not answer."""
+    """Return the given jobs as the scheduler knows them; None if it does not answer."""
     if not ids:
         return {}
-    scheduler = SCHEDULERS[name]
     try:
-        done = subprocess.run(
-            scheduler.query_argv(ids),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=QUERY_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return SCHEDULERS[name].query(ids, partial(run_scheduler, seconds=QUERY_SECONDS))
+    except JobError:
         return None
-    forgotten = ("Invalid job id", "Unknown Job Id", "has finished")
-    if done.returncode != 0 and not done.stdout and not any(w in done.stderr for w in forgotten):
-        return None
-    if done.stdout.strip() and not any(job in done.stdout for job in ids):
-        return None  # it speaks of something else
-    return scheduler.parse_states(done.stdout)
+
+
+def select_alive(jobs: Sequence[BatchJob]) -> list[BatchJob]:
+    """Return the jobs that are queued or run, as far as scheduler and records tell."""
+    alive = []
+    for job in jobs:
+        entries = query_jobs(job.scheduler, [job.id]) if job.ended is None else {}
+        entry = entries.get(job.id) if entries is not None else QueueEntry("queued")
+        if entry is not None and entry.state != "ended":
+            alive.append(job)
+    return alive
 
 
 def cancel_own_batch_job(environment: Mapping[str, str]) -> str | None:
@@ -602,40 +725,8 @@ def cancel_own_batch_job(environment: Mapping[str, str]) -> str | None:
         return None
     try:
         own = find_own_job(environment)
-        command = SCHEDULERS[own.scheduler].cancel_running
-        _run([*command, check_job_id(own.id)], CANCEL_SECONDS, environment)
+        command = (*SCHEDULERS[own.scheduler].cancel_running, check_job_id(own.id))
+        run_scheduler(*command, seconds=CANCEL_SECONDS, environment=environment)
     except JobError:
         return None
     return own.id
-
-
-def _run(
-    argv: Sequence[str],
-    seconds: float,
-    environment: Mapping[str, str],
-    folder: Path | None = None,
-) -> str:
-    """Run a scheduler's command and return its output.
-
-    Raises:
-        JobError: the command fails, or does not end within ``seconds``.
-    """
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",  # a scheduler's banner may be in any coding
-            timeout=seconds,
-            env=dict(environment),
-            cwd=folder,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise JobError(f"'{argv[0]}' gives no answer ({reason}): try again later.") from error
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        reason = shorten(lines, done.returncode)
-        raise JobError(f"'{argv[0]}' refuses ({reason}): correct what it names.")
-    return done.stdout

@@ -8,10 +8,12 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hydragnn_hpo.config import ProfileConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.batch_jobs import BatchRequest
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.resources import resource_path
 
 _PLACEHOLDER = re.compile(r"^\{\{(?P<block>[a-z]+)\}\}\n|\{\{(?P<word>[a-z]+)\}\}", re.MULTILINE)
@@ -37,6 +39,8 @@ class ScriptContent:
     """The subcommand that runs the campaign, and its arguments."""
     environment: Mapping[str, str]
     """Variables of the submitting shell to export."""
+    locale: str = ""
+    """LC_ALL of the submitting shell."""
 
 
 def render_batch_script(
@@ -53,19 +57,6 @@ def render_batch_script(
         ConfigError: a directive is not one plain line, or a path is not UTF-8.
     """
     scheduler = profile.batch.scheduler
-    words = {
-        "name": check_directive(f"hpo-{request.name}"),
-        "hosts": str(request.hosts),
-        "time": request.time,
-        "seconds": str(request.seconds),
-        "drain": str(profile.batch.drain_seconds),
-        "log": "%A_%a.out" if request.allocations > 1 else "%j.out",
-        "program": shlex.join(content.program),
-        "run": shlex.quote(content.run),
-        "script": shlex.quote(content.script),
-        "folder": shlex.quote(content.folder),
-        "command": shlex.join(content.command),
-    }
     options = [check_directive(option) for option in _options(request, profile)]
     environment = {**profile.batch.environment, **content.environment}
     blocks = {
@@ -74,10 +65,40 @@ def render_batch_script(
         "environment": [f"export {k}={shlex.quote(v)}" for k, v in environment.items()],
     }
     parts = (resource_path(f"launch/batch/{name}.sh") for name in (scheduler, "job"))
-    text = fill_template("".join(part.read_text(encoding="utf-8") for part in parts), words, blocks)
+    template = "".join(part.read_text(encoding="utf-8") for part in parts)
+    text = fill_template(template, _words(request, profile, content), blocks)
     if wrong := [line for line in text.splitlines() if re.search("[\ud800-\udfff]", line)]:
         raise ConfigError(f"{wrong[0]!r} holds a path that is no UTF-8: choose or link another.")
     return text
+
+
+def _words(request: BatchRequest, profile: ProfileConfig, content: ScriptContent) -> dict[str, str]:
+    """Return the words of a script that are filled in.
+
+    Args:
+        request: the jobs that the user requests.
+        profile: profile of the machine.
+        content: commands and paths of the script.
+
+    Returns:
+        Placeholder -> word, quoted where a shell reads it.
+    """
+    return {
+        "name": check_directive(f"hpo-{request.name}"),
+        "hosts": str(request.hosts),
+        "time": request.time,
+        "seconds": str(request.seconds),
+        "jobs": str(request.jobs),
+        "mark": f"hydragnn-hpo:{run_tag(Path(content.run))}",
+        "drain": str(profile.batch.drain_seconds),
+        "log": "%A_%a.out" if request.allocations > 1 else "%j.out",
+        "program": shlex.join(content.program),
+        "run": shlex.quote(content.run),
+        "script": shlex.quote(content.script),
+        "folder": shlex.quote(content.folder),
+        "command": shlex.join(content.command),
+        "locale": shlex.quote(content.locale),
+    }
 
 
 def _options(request: BatchRequest, profile: ProfileConfig) -> list[str]:

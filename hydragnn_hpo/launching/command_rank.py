@@ -452,7 +452,7 @@ def mpiexec_command(
     path = folder / "launch.hosts"
     argv = mpiexec_argv(find_mpiexec(), launch.hosts, path, flags=launch.flags)
     write_host_file(path, launch.hosts)
-    return argv, dict(environment)
+    return argv, step_environment(environment, float("inf"))
 
 
 _LAUNCHERS = {"srun": srun_command, "mpiexec": mpiexec_command}

@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -37,11 +38,11 @@ from hydragnn_hpo.launching.host_probe import (
     join_answers,
     short,
 )
+from hydragnn_hpo.launching.scheduler_commands import run_scheduler
 from hydragnn_hpo.launching.slurm_allocation import (
     Allocation,
     expand_hosts,
     find_unusable_hosts,
-    query,
     step_argv,
     step_environment,
 )
@@ -114,8 +115,8 @@ def find_job_hosts(environment: Mapping[str, str], most: int = 0) -> JobHosts:
         JobError: Slurm does not answer.
     """
     if "SLURM_JOB_ID" in environment and shutil.which("srun"):
-        held = Allocation.find(environment, most, run_query=query)
-        given = parse_allocated_devices(query("scontrol", "show", "job", "-d", held.job))
+        held = Allocation.find(environment, most, run_query=run_scheduler)
+        given = parse_allocated_devices(run_scheduler("scontrol", "show", "job", "-d", held.job))
         return JobHosts("slurm", held.hosts, held.job, find_unusable_hosts(held.hosts), given)
     if hosts := pbs_hosts(environment):
         return JobHosts("pbs", tuple(hosts[: most or None]), environment.get("PBS_JOBID", ""))
@@ -311,7 +312,12 @@ def is_on_site(profile: ProfileConfig, hosts: JobHosts) -> bool:
 
 
 def examine_hosts(
-    profile: ProfileConfig, hosts: JobHosts, *, folder: Path, environment: Mapping[str, str]
+    profile: ProfileConfig,
+    hosts: JobHosts,
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    machine: str | None = None,
 ) -> list[Finding]:
     """Probe all hosts and return the findings of all checks.
 
@@ -320,6 +326,7 @@ def examine_hosts(
         hosts: the hosts, and how to reach them.
         folder: folder that all of them should see; temporary files are written there.
         environment: environment of the probes.
+        machine: name or path of the profile, as a command line needs it.
 
     Raises:
         StorageError: the folder cannot be written here.
@@ -341,10 +348,15 @@ def examine_hosts(
     )
     if is_on_site(profile, hosts):
         return findings + run_checks(answers.facts, expected)
-    start = {"slurm": "salloc -N 2", "pbs": "qsub -I -l select=2"}[profile.batch.scheduler]
-    cure = f"Run it inside a job: {start} ..., then hydragnn-hpo doctor --machine {profile.name}."
-    unseen = Finding(f"hosts of {profile.name}", "unknown", "not seen from here", cure=cure)
+    unseen = _unseen_hosts(profile, machine or profile.name)
     return [*findings, unseen, *run_checks(answers.facts, expected, OFF_SITE)]
+
+
+def _unseen_hosts(profile: ProfileConfig, machine: str) -> Finding:
+    start = {"slurm": "salloc -N 2", "pbs": "qsub -I -l select=2"}[profile.batch.scheduler]
+    command = f"hydragnn-hpo doctor --machine {shlex.quote(machine)}"
+    cure = f"Run it inside a job: {start} ..., then {command}."
+    return Finding(f"hosts of {profile.name}", "unknown", "not seen from here", cure=cure)
 
 
 def _probe_hosts(
@@ -357,7 +369,7 @@ def _probe_hosts(
     """Probe all hosts in a step with the flags of agents; if no host answers, without flags."""
     slurm = hosts.kind == "slurm"
     flags = profile.step.agents if slurm else ()
-    base = step_environment(environment, float("inf")) if slurm else environment
+    base = environment if hosts.kind == "here" else step_environment(environment, float("inf"))
     more = {**base, **import_path(environment)}
     collect = partial(collect_answers, hosts=hosts.able, environment=more, seconds=ALL_SECONDS)
     answers = collect(hosts.argv(request, flags))

@@ -740,9 +740,10 @@ class _Delivery:
             ConfigError: the place names a variable that is not set.
             JobError: the archive is on no host, or Slurm does not answer.
         """
-        from hydragnn_hpo.launching.slurm_allocation import find_unusable_hosts, query_with_retries
+        from hydragnn_hpo.launching.scheduler_commands import run_with_retries
+        from hydragnn_hpo.launching.slurm_allocation import find_unusable_hosts
 
-        down = find_unusable_hosts(self.allocation.hosts, query_with_retries)
+        down = find_unusable_hosts(self.allocation.hosts, run_with_retries)
         failed = {host: f"is {state}" for host, state in down.items()}
         waiting = [host for host in self.allocation.hosts if host not in failed]
         problems: dict[str, str] = {}
@@ -764,6 +765,7 @@ class _Delivery:
     def _broadcast(self) -> str:
         """Send the archive to all hosts; return its path there, empty if it was not sent."""
         from hydragnn_hpo.config import fill_path
+        from hydragnn_hpo.launching.scheduler_commands import run_scheduler
 
         if _HOST_VARIABLE in self.place or shutil.which("sbcast") is None:
             return ""  # sbcast writes to the same path on all hosts
@@ -772,12 +774,9 @@ class _Delivery:
         job = f"--jobid={self.allocation.job}"
         argv = ["sbcast", "--force", job, str(self.pack.path), sent]
         try:
-            subprocess.run(
-                argv, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=True
-            )
-        except (OSError, subprocess.SubprocessError) as error:  # some hosts may have received it
-            output = getattr(error, "stderr", None) or ""
-            logger.warning("sbcast failed, hosts read the archive themselves: %s %s", error, output)
+            run_scheduler(*argv, seconds=_SECONDS, environment=self.environment)
+        except JobError as error:  # some hosts may have received it
+            logger.warning("%s Hosts read the archive themselves.", error)
         return sent
 
     def _install(self, hosts: Sequence[str], *where: str) -> dict[str, str]:

@@ -10,13 +10,19 @@ import logging
 import math
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hydragnn_hpo.errors import ConfigError, JobError
-from hydragnn_hpo.walltime import END
+from hydragnn_hpo.launching.scheduler_commands import (
+    CommandFailed,
+    run_scheduler,
+    run_with_retries,
+    select_environment,
+)
+from hydragnn_hpo.launching.schedulers import ENDED, parse_time
+from hydragnn_hpo.walltime import END, REQUESTED_END
 
 logger = logging.getLogger(__name__)
 
@@ -159,17 +165,6 @@ def sort_by_switch(hosts: Sequence[str], topology: str) -> list[str]:
 
 # -- queries -----------------------------------------------------------------------------------
 
-_QUERY_SECONDS = 60.0
-_READING_SECONDS = 0.01
-"""Shortest timeout of a read, so that available output is read even without waiting."""
-
-_PAUSES = (2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds between retries when a campaign begins: Slurm's controller may be down for minutes, and a
-chain of jobs must not end because of that."""
-
-_FINAL = "Invalid job id"
-"""An error that no retry changes."""
-
 Query = Callable[..., str]
 """Runs a command of Slurm and returns its output, or raises ``JobError``."""
 
@@ -177,107 +172,12 @@ _UNUSABLE = ("down", "fail", "power", "reboot")
 """Prefixes of states of hosts on which no step can start; on a draining host steps still can."""
 
 
-_LONGEST_LINE = 160
-"""Characters of a command's last line that a message repeats."""
-
-
-class SlurmCommand:
-    """A command of Slurm that runs in the background, since a scheduler may take a minute to fail.
-
-    A controller that waited for it would answer no agent meanwhile, and all leases would expire.
-    """
-
-    def __init__(self, *argv: str) -> None:
-        """Start it and return at once.
-
-        Raises:
-            JobError: there is no such command.
-        """
-        self._argv = argv
-        self._deadline = time.monotonic() + _QUERY_SECONDS
-        try:
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise self._no_answer(f" ({error})") from error
-
-    def output(self, seconds: float = 0.0) -> str | None:
-        """Return the output of the command once it has ended; None while it runs.
-
-        Args:
-            seconds: longest wait for its end.
-
-        Raises:
-            JobError: the command failed, or does not end.
-        """
-        try:
-            output, errors = self._process.communicate(timeout=max(seconds, _READING_SECONDS))
-        except subprocess.TimeoutExpired:
-            if time.monotonic() < self._deadline:
-                return None
-            raise self._no_answer() from None
-        if code := self._process.returncode:
-            lines = (errors or output).strip().splitlines()
-            reason = shorten(lines, code)
-            raise JobError(f"'{' '.join(self._argv)}' fails ({reason}): see what Slurm says.")
-        return output
-
-    def _no_answer(self, why: str = "") -> JobError:
-        return JobError(f"'{self._argv[0]}' gives no answer{why}: see whether Slurm runs.")
-
-    def close(self) -> None:
-        """Kill the command if it still runs."""
-        with self._process:
-            self._process.kill()
-
-
-def shorten(lines: Sequence[str], code: int) -> str:
-    """Return the last line that a command printed, cut to fit into a sentence, or its code."""
-    return lines[-1].rstrip(".")[:_LONGEST_LINE] if lines else f"it ended with code {code}"
-
-
-def query(*argv: str) -> str:
-    """Run a command of Slurm and return its output.
-
-    Raises:
-        JobError: it fails, or does not answer.
-    """
-    with contextlib.closing(SlurmCommand(*argv)) as command:
-        while (output := command.output(_QUERY_SECONDS)) is None:
-            pass
-    return output
-
-
-def query_with_retries(*argv: str) -> str:
-    """Run a command of Slurm, with retries if it fails, and return its output.
-
-    Raises:
-        JobError: it has failed for minutes, or no retry can help.
-    """
-    for pause in _PAUSES:
-        try:
-            return query(*argv)
-        except JobError as error:
-            if _FINAL in str(error):
-                raise
-            logger.warning("%s Next try in %.0f s.", error, pause)
-        time.sleep(pause)
-    return query(*argv)
-
-
-def find_unusable_hosts(hosts: Sequence[str], run_query: Query = query) -> dict[str, str]:
+def find_unusable_hosts(hosts: Sequence[str], run_query: Query = run_scheduler) -> dict[str, str]:
     """Return those of the given hosts on which no step can start.
 
     Args:
         hosts: Slurm's names of the hosts.
-        run_query: ``query_with_retries`` where the caller cannot go on without the answer.
+        run_query: ``run_with_retries`` where the caller cannot go on without the answer.
 
     Returns:
         Name -> state in Slurm's words, such as ``down*``.
@@ -333,7 +233,8 @@ class Allocation:
         most: int = 0,
         *,
         without: Container[str] = (),
-        run_query: Query = query_with_retries,
+        longest: float = math.inf,
+        run_query: Query = run_with_retries,
     ) -> "Allocation":
         """Query Slurm for the job that the environment names.
 
@@ -341,7 +242,8 @@ class Allocation:
             environment: holds SLURM_JOB_ID.
             most: most hosts to use; 0: all.
             without: excluded hosts.
-            run_query: ``query`` where a person waits for the answer.
+            longest: seconds that the machine gives an allocation at most.
+            run_query: ``run_scheduler`` where a person waits for the answer.
 
         Raises:
             ConfigError: this process is in no allocation, or may use none of its hosts.
@@ -353,22 +255,26 @@ class Allocation:
                 "machine.backend needs a Slurm allocation, and this is no Slurm allocation "
                 "(SLURM_JOB_ID is unset, or there is no srun): run inside salloc or sbatch."
             )
-        state, names, end = _query_job(job, run_query)
+        state, names, *end = _query_job(job, run_query)
         if state != "RUNNING":
             raise ConfigError(f"Slurm job {job} is {state.lower()}: run inside one that runs.")
         try:
-            topology = query("scontrol", "show", "topology")
+            topology = run_scheduler("scontrol", "show", "topology")
         except JobError:  # none is configured
             topology = ""
         usable = without_excluded(sort_by_switch(expand_hosts(names), topology), without)
         hosts = usable[: most or None]
         shown = re.search(r"NodeAddr=(\S+)", run_query("scontrol", "show", "node", hosts[0]))
         address = shown[1] if shown else hosts[0]
-        return cls(job, hosts, address, _end(environment, end))
+        return cls(job, hosts, address, _find_end(environment, end, longest))
+
+
+_STATE = re.compile(r"\s*[A-Z_]+\|")
+"""Beginning of a line of ``squeue``; sites print greetings before and behind such lines."""
 
 
 def _query_job(job: str, run_query: Query) -> list[str]:
-    """Return state, hosts and end of a job.
+    """Return state, hosts, end and time left of a job.
 
     The last task of an array has the id of the array itself, for which squeue lists every task.
 
@@ -376,46 +282,93 @@ def _query_job(job: str, run_query: Query) -> list[str]:
         ConfigError: it has ended; shells keep the variables of an ``salloc`` that is over.
         JobError: Slurm's answer is not understood.
     """
-    answer = run_query("squeue", "-h", "-j", job, "-o", "%T|%N|%e|%A").splitlines()
-    lines = [line.strip().split("|") for line in answer]
-    if not lines:
+    try:
+        answer = run_query("squeue", "-h", "-j", job, "-o", "%T|%N|%e|%A|%L")
+    except CommandFailed as error:
+        if not error.names_no_job:
+            raise
+        answer = ""
+    if not answer.strip():
         raise ConfigError(f"Slurm job {job} has ended: run inside salloc or sbatch.")
-    own = next((line for line in lines if line[3:] == [job]), lines[0])
+    lines = [line.strip().split("|") for line in answer.splitlines() if _STATE.match(line)]
+    own = next((line for line in lines if line[3:4] == [job]), (lines or [[]])[0])
     if len(own) < 3 or (own[0] == "RUNNING" and not own[1]):
         raise JobError(
-            f"squeue tells no state and hosts of job {job}, but {'|'.join(own)[:100]!r}: try again "
-            "later."
+            f"squeue tells no state and hosts of job {job}, but {answer.strip()[:100]!r}: try "
+            "again later."
         )
     if own[0] == "RUNNING" and not expand_hosts(own[1]):
         raise JobError(
             f"squeue names no hosts of job {job}, but {own[1][:100]!r}: try again later."
         )
-    return own[:3]
+    return [*own[:3], *own[4:5]]
 
 
-def _end(environment: Mapping[str, str], squeue_end: str) -> float:
-    """Return the end of the job: from the environment, or as squeue writes it."""
+_ALIVE = ("RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED", "PENDING")
+"""States of a job whose hosts may be used, now or soon."""
+
+
+def job_state_argv(job: str) -> list[str]:
+    """Return the command that prints the state of a job, for ``find_job_end``."""
+    return ["squeue", "-h", "-j", job, "--states=all", "-o", "%T|%A"]
+
+
+def find_job_end(answer: str | JobError) -> str | None:
+    """Return that a job has ended, and how; None if it goes on, or nothing is known.
+
+    Args:
+        answer: what ``job_state_argv`` printed, or how it failed.
+    """
+    if isinstance(answer, JobError):
+        forgotten = isinstance(answer, CommandFailed) and answer.names_no_job
+        return "has ended" if forgotten else None
+    states = [line.strip().partition("|")[0] for line in answer.splitlines() if _STATE.match(line)]
+    if not states or any(state in _ALIVE for state in states):
+        return None
+    how = f" ({ENDED[states[0]]})" if states[0] in ENDED else ""
+    return f"has ended{how}"
+
+
+def _find_end(environment: Mapping[str, str], squeue: Sequence[str], longest: float) -> float:
+    """Return the end of the job: from the environment, or from squeue, or as it was requested.
+
+    Args:
+        environment: of the job.
+        squeue: the end of the job and the time left, as squeue prints them.
+        longest: seconds that the machine gives an allocation at most.
+    """
     known = environment.get("SLURM_JOB_END_TIME", "")
     if known.isascii() and known.isdecimal():
         return float(known)
+    left = squeue[1] if len(squeue) > 1 else ""
+    if (seconds := parse_time(left.removeprefix("-"))) is not None:  # whatever SLURM_TIME_FORMAT
+        return time.time() + (0 if left.startswith("-") else seconds)
     try:
-        return datetime.datetime.fromisoformat(squeue_end).timestamp()
-    except ValueError:  # NONE, UNLIMITED, N/A
-        return math.inf
+        return datetime.datetime.fromisoformat(squeue[0]).timestamp()
+    except ValueError:
+        if left == "UNLIMITED" or squeue[0] in ("NONE", "UNLIMITED"):
+            return math.inf
+    requested = environment.get(REQUESTED_END, "")
+    end = float(requested) if requested.isdecimal() else time.time() + longest
+    drain = "trials leave by the time that was requested" if end < math.inf else "nothing drains it"
+    logger.warning(
+        "Slurm does not tell when this job ends (squeue: %s): %s; set %s to the end in seconds "
+        "since the epoch if you know it.",
+        " ".join(squeue)[:60],
+        drain,
+        END,
+    )
+    return end
 
 
 # -- job steps ---------------------------------------------------------------------------------
 
-_NOT_INHERITED = (
-    *("SLURM_NNODES", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NODELIST", "SLURM_HOSTFILE"),
-    *("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU", "SLURM_CPUS_PER_TASK"),
-    *("SLURM_CPUS_PER_GPU", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", "SLURM_MEM_PER_CPU"),
-    *("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK"),
-    *("SLURM_GPU_BIND", "SLURM_STEP_GRES", "SLURM_DISTRIBUTION", "SLURM_EXACT"),
-    *("SLURM_EXCLUSIVE", "SLURM_OVERLAP", "SLURM_STEP_ID", "SLURM_STEPID"),
-    *("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES"),
+_OF_THE_JOB = (
+    *("SLURM_JOB_", "SLURM_JOBID", "SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_CLUSTER_NAME"),
+    *("SLURM_NETWORK", "SLURM_MPI_TYPE", "PBS_"),
 )
-"""Variables that describe the allocation or the current step; ``srun`` would read them as options.
+"""Prefixes of variables that steps keep: what describes their job, its network and its MPI. All
+others describe another step, or ``srun`` would read them as options.
 """
 
 
@@ -448,12 +401,12 @@ def step_environment(ours: Mapping[str, str], ends_at: float) -> dict[str, str]:
     """Return the environment of a job step, which its processes inherit.
 
     Args:
-        ours: environment to pass on, except variables that ``srun`` would read as options.
+        ours: environment to pass on, except what a launcher would read as options.
         ends_at: when the allocation ends, in seconds since the epoch.
 
     Returns:
         The environment, with the end of the allocation for ``WallTime.of``.
     """
-    kept = {name: value for name, value in ours.items() if name not in _NOT_INHERITED}
+    kept = select_environment(ours, keep=_OF_THE_JOB)
     end = {END: str(int(ends_at))} if ends_at < float("inf") else {}
     return end | kept

@@ -4,6 +4,8 @@
 #SBATCH --job-name={{name}}
 #SBATCH --nodes={{hosts}}
 #SBATCH --time={{time}}
+# By this the run finds a job whose number it could not read.
+#SBATCH --comment={{mark}}
 {{options}}
 # Whole hosts: our own agents hand out their cores and devices.
 #SBATCH --exclusive
@@ -15,3 +17,7 @@
 #SBATCH --no-requeue
 # To this shell alone, so many seconds before the end; Slurm may be up to a minute early.
 #SBATCH --signal=B:USR1@{{drain}}
+
+# The end that was requested, for a Slurm that does not tell the real one.
+HYDRAGNN_HPO_REQUESTED_END=$(($(date +%s) + {{seconds}}))
+export HYDRAGNN_HPO_REQUESTED_END

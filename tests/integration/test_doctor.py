@@ -74,6 +74,21 @@ def test_a_login_host_is_not_taken_for_a_host_of_the_machine(tmp_path, monkeypat
         assert checks.get("hosts of frontier") == (None if judged else "unknown")
 
 
+def test_advice_names_the_profile_as_a_command_line_needs_it(tmp_path, monkeypatch):
+    """A file of one's own is not found by its name."""
+    answers = doctor.Answers({"login1": HostFacts("login1", 0.0, network=NetworkFacts({}, ()))})
+    monkeypatch.setattr(doctor, "_probe_hosts", lambda *_: answers)
+    results = doctor.examine_hosts(
+        find_profile("frontier"),
+        doctor.JobHosts("here", ("login1",)),
+        folder=tmp_path,
+        environment={},
+        machine="my sites/ours.toml",
+    )
+    (unseen,) = (finding for finding in results if finding.check == "hosts of frontier")
+    assert unseen.cure.endswith("then hydragnn-hpo doctor --machine 'my sites/ours.toml'.")
+
+
 @pytest.fixture
 def broken_slurm(tmp_path_factory):
     """A Slurm of four hosts: node2 is confined to one core, node4 has lost a GPU."""

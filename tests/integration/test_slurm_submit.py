@@ -4,6 +4,8 @@ Four virtual hosts of 64 processors and 8 fake GPUs; ranks train on this machine
 """
 
 import math
+import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,10 +161,8 @@ def test_a_job_that_is_lost_with_its_host_is_followed(hpo, slurm, campaign):
     one, two = began(run)
     assert (one.ended, two.after, two.code) == (None, first, 0)
     (job_status, *_) = hpo.json("status", run)["jobs"]
-    assert (job_status["state"], job_status["why"]) == (
-        "ended",
-        "lost with its hosts, or cancelled",
-    )
+    assert job_status["state"] == "ended"
+    assert job_status["why"] == f"lost with its hosts: see jobs/{first}.out"
     lost = {e["trial"] for e in hpo.events(run, "ended") if e.get("reason") in LOST}
     assert now.trial in lost
     before = [e for e in hpo.events(run, "checkpoint") if e["epoch"] == 1]
@@ -189,3 +189,86 @@ def test_an_array_of_allocations_shares_one_campaign(hpo, slurm):
     others = [job for job in JobRecords(run).jobs() if not job.began]
     assert {job.message for job in others} == {"taken back"}
     assert len(hosts_of(hpo, run)) == 2
+
+
+# -- what a site does to jobs, and what status says of it ------------------------------
+
+
+def why(hpo, run: Path) -> str:
+    """Give what ``status`` says of the newest job."""
+    return hpo.here("status", run).out.strip().splitlines()[-1]
+
+
+def test_a_job_that_fails_before_it_runs_says_so(hpo, slurm, campaign):
+    machine = hpo.folder / "ours.toml"
+    batch = "[batch]\nmodules = ['nothere']\n"
+    machine.write_text(f"extends = 'generic-slurm'\nname = 'ours'\nsource = ['here']\n{batch}")
+    run = hpo.folder / "run"
+    order = ("--machine", machine, "--hosts", "1", "--time", "0:30")
+    assert hpo("submit", campaign, "--run", run, *order).code == 0
+    hpo.wait_for(lambda: not slurm.ask("squeue", "-h").strip(), "its end", PATIENCE)
+    (job,) = JobRecords(run).jobs()
+    ended = f"ended (failed before 'run' began, with exit code 127: see jobs/{job.id}.out)"
+    assert ended in why(hpo, run)
+
+
+def test_jobs_that_wait_or_stand_still_are_told_in_the_words_of_their_reason(hpo, slurm, campaign):
+    """Reasons as Slurm 22.05 gives them; root's hold counts as an administrator's."""
+    partition = ("scontrol", "update", "PartitionName=all")
+    run = hpo.folder / "run"
+    slurm.ask(*partition, "MaxTime=5")
+    try:
+        first = submit(hpo, campaign, run)
+        tell = {
+            "will never start as requested: more time than its partition": (),
+            "held (an administrator holds it": ("scontrol", "hold", first),
+        }
+        for words, command in tell.items():
+            if command:
+                slurm.ask(*command)
+            hpo.wait_for(lambda words=words: words in why(hpo, run), words, PATIENCE)
+    finally:
+        slurm.ask(*partition, "MaxTime=INFINITE")
+    slurm.ask("scontrol", "release", first)
+    with hpo.held(run, seconds=PATIENCE):
+        slurm.ask("scontrol", "suspend", first)
+        state = hpo.json("status", run)["jobs"][0]["state"]
+        slurm.ask("scontrol", "resume", first)
+    assert state == "suspended"
+    slurm.ask("scancel", "--user=root")
+    hpo.wait_for(lambda: not slurm.ask("squeue", "-h").strip(), "an empty queue", PATIENCE)
+    one, two = hpo.json("status", run)["jobs"]
+    assert (two["state"], two["why"]) == ("ended", "cancelled before it began")
+    assert one["why"] in ("cancelled", "drained; the next job was cancelled: submit again to go on")
+
+
+def test_a_job_that_a_greeting_hides_is_found_by_its_comment(hpo, slurm, campaign, monkeypatch):
+    folder = hpo.folder / "bin"
+    folder.mkdir()
+    (folder / "sbatch").write_text(
+        f'#!/bin/sh\n{shutil.which("sbatch")} "$@" >/dev/null && echo "   Welcome, thank you"\n'
+    )
+    (folder / "sbatch").chmod(0o755)
+    slurm.ask("scontrol", "update", "PartitionName=all", "State=DOWN")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+            first = submit(hpo, campaign, hpo.folder / "run", "--jobs", "3")
+        listed = slurm.ask("squeue", "-h", "-o", "%i %k").split()
+    finally:
+        slurm.ask("scontrol", "update", "PartitionName=all", "State=UP")
+    assert listed == [first, f"hydragnn-hpo:{run_tag(hpo.folder / 'run')}"]
+
+
+def test_a_controller_whose_allocation_is_taken_away_ends_with_that_sentence(hpo, slurm):
+    """As at a drain: the next one goes on. Nobody would tell it to look for other slots."""
+    held = slurm.allocate(1)
+    run = hpo.folder / "run"
+    process = hpo.start("run", made(hpo), "--run", run, "--machine", "generic-slurm", **held)
+    with hpo.held(run, seconds=PATIENCE):
+        slurm.ask("scancel", held["SLURM_JOB_ID"])
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 75, err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith(f"Slurm job {held['SLURM_JOB_ID']} has ended"), err
+    assert "run the same command again" in last

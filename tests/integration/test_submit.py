@@ -6,11 +6,12 @@ import stat
 from pathlib import Path
 
 import pytest
-from fake_schedulers import FakeScheduler
+from fake_schedulers import FakeScheduler, read_options
 
 from hydragnn_hpo.campaign.journal import Journal
 from hydragnn_hpo.launching import batch_jobs
 from hydragnn_hpo.launching.batch_jobs import JobRecords
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.layout import RunDir
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,7 @@ def slurm(tmp_path, monkeypatch):
 
 @pytest.fixture
 def pbs(tmp_path, monkeypatch):
-    return FakeScheduler(tmp_path / "bin", monkeypatch, "qsub", "qstat", "qdel")
+    return FakeScheduler(tmp_path / "bin", monkeypatch, "qsub", "qstat", "qdel", "qselect")
 
 
 @pytest.fixture
@@ -157,6 +158,112 @@ def test_what_cannot_run_is_refused_before_anything_is_submitted(
     hpo.judge(submit(hpo, **({"run": run} | options)), says)
     assert not run.exists()
     assert not slurm.was_called
+
+
+ENVIRONMENT = {
+    **{"SBATCH_ACCOUNT": "deflt", "SBATCH_TIMELIMIT": "1:0", "SBATCH_PARTITION": "short"},
+    **{"SQUEUE_PARTITION": "short", "SLURM_TIME_FORMAT": "relative", "SCANCEL_STATE": "RUNNING"},
+}
+
+
+def test_what_was_requested_wins_over_the_environment(hpo, run, slurm, monkeypatch):
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    done = submit(hpo, run, "--account", "mine", "--queue", "batch")
+    assert done.code == 0, done.err
+    assert "SBATCH_ACCOUNT, SBATCH_PARTITION, SBATCH_TIMELIMIT of the environment" in done.err
+    assert " was requested" not in done.err
+    (options,) = read_options(slurm.folder).values()
+    assert (options["a"], options["P"], options["l"]) == ("mine", "batch", "01:00:00")
+    assert set(slurm.last["environment"]) & set(ENVIRONMENT) == set()
+    assert hpo.json("status", run)["jobs"][0]["state"] == "queued"
+
+
+def test_an_account_of_the_environment_fills_in(hpo, run, slurm, monkeypatch):
+    monkeypatch.setenv("SBATCH_ACCOUNT", "deflt")
+    done = submit(hpo, run)
+    assert (done.code, done.err) == (0, "")
+    assert "#SBATCH --account=deflt\n" in (run / "jobs" / "001.sh").read_text()
+
+
+def test_what_a_site_changes_is_told(hpo, run, slurm):
+    """A plugin of Slurm, or what stands before the real sbatch."""
+    real = (slurm.folder / "sbatch").rename(slurm.folder / "real")
+    (slurm.folder / "sbatch").write_text(f'#!/bin/sh\nSBATCH_ACCOUNT=site exec {real} "$@"\n')
+    (slurm.folder / "sbatch").chmod(0o755)
+    done = submit(hpo, run, "--account", "mine")
+    assert done.code == 0
+    assert "batch job 101 has --account site, and mine was requested" in done.err
+
+
+def test_a_greeting_of_sbatch_hides_no_job(hpo, run, slurm):
+    (slurm.folder / "greetings").write_text("   Welcome\n---\n101\nbye")
+    assert submit(hpo, run, "--jobs", "3").code == 0
+    assert [(job.id, job.jobs) for job in JobRecords(run).jobs()] == [("101", 3)]
+    hpo.judge(submit(hpo, run), ("batch job 101", "queued (Priority)", "--again"))
+
+
+def test_a_job_whose_number_is_unknown_is_not_submitted_again(hpo, run, slurm, monkeypatch):
+    """It runs, as its script knows the limit of its chain, and the record what it is."""
+    (slurm.folder / "greetings").write_text("welcome")
+    squeue = (slurm.folder / "squeue").rename(slurm.folder / "away")
+    look = ("may be queued", "squeue --name=hpo-ci", "--again")
+    hpo.judge(submit(hpo, run, "--jobs", "3"), look, code=1)
+    hpo.judge(submit(hpo, run), look)
+    assert len(slurm.calls) == 1
+    assert "job without a number: unknown (may be queued" in hpo.here("status", run).out
+
+    (slurm.folder / "greetings").unlink()
+    squeue.rename(slurm.folder / "squeue")
+    slurm.stands(j101="RUNNING")
+    begun = batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh", "--jobs", "3")
+
+    assert begun.code == 0, begun.err
+    first, second = JobRecords(run).jobs()
+    assert (first.id, first.link, first.jobs, first.hosts) == ("101", 1, 3, 2)
+    assert (second.id, second.link, second.jobs, second.after) == ("102", 2, 3, "101")
+    hpo.judge(submit(hpo, run), ("batch job 101", "running", "--again"))
+
+
+def test_a_job_without_any_record_knows_the_limit_of_its_chain(hpo, run, slurm, monkeypatch):
+    assert submit(hpo, run).code == 0
+    (run / "jobs" / "101.submitted.json").unlink()
+    monkeypatch.setattr("hydragnn_hpo.cli.batch_command.RECORD_SECONDS", 0.0)
+    slurm.stands(j101="RUNNING")
+    begun = batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh", "--jobs", "16")
+    assert (begun.code, slurm.calls[-1][0]) == (0, "sbatch")
+    assert JobRecords(run).find("101").jobs == 16
+
+
+def test_a_chain_that_was_cancelled_says_so(hpo, run, slurm, monkeypatch):
+    """``scancel`` of the running job and of the one behind it: nothing goes on."""
+    assert submit(hpo, run).code == 0
+    slurm.stands(j101="RUNNING")
+    assert batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh").code == 0
+    (run / "data" / "tiny.bp").mkdir(parents=True)
+    (run / "data" / "tiny.bp" / "index.json").write_text("{}")
+    slurm.stands(j101="COMPLETING", j102="CANCELLED")
+    assert batch(hpo, monkeypatch, "101", "end", run, "--code", "75").code == 75
+    first, second = hpo.json("status", run)["jobs"]
+    assert first["why"] == "drained; the next job was cancelled: submit again to go on"
+    assert second["why"] == "cancelled before it began"
+    assert len(slurm.calls) == 2, "nothing is queued instead"
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("PENDING:JobHeldUser", "held (its user holds it"),
+        ("PENDING:PartitionTimeLimit", "queued (will never start as requested: more time than"),
+        ("SUSPENDED", "suspended (its processes are stopped"),
+        ("FAILED", "ended (failed before it began)"),
+        ("TIMEOUT", "ended (timed out before it began)"),
+    ],
+)
+def test_status_tells_what_the_scheduler_says_in_words(hpo, run, slurm, state, words):
+    assert submit(hpo, run).code == 0
+    slurm.stands(j101=state)
+    assert f"job 101: {words}" in hpo.here("status", run).out
 
 
 def test_without_a_scheduler_this_is_reported(hpo, run, monkeypatch):
@@ -357,6 +464,15 @@ def test_a_chain_of_pbs(hpo, run, pbs, monkeypatch):
     assert pbs.calls[-1] == ["qdel", second], "what runs is not in there"
 
 
+def test_a_job_of_pbs_that_a_greeting_hides_is_found_by_its_folder(hpo, run, pbs):
+    (pbs.folder / "greetings").write_text("   Welcome\n42\nof 1000 hours used")
+    other = hpo.folder / "other"
+    for place, number in ((other, 101), (run, 102)):
+        assert submit(hpo, place, machine="generic-pbs").code == 0
+        assert [job.id for job in JobRecords(place).jobs()] == [f"{number}.pbs-0001"]
+    assert [job["state"] for job in hpo.json("status", run)["jobs"]] == ["queued"]
+
+
 GOLDENS = ROOT / "tests" / "unit" / "launching" / "batch" / "golden"
 BODY = "# Python and the package of whoever submitted"
 
@@ -366,14 +482,18 @@ BODY = "# Python and the package of whoever submitted"
 )
 def test_a_profile_gets_its_golden_script(hpo, machine, sent, monkeypatch):
     """Heads of the others: ``unit/launching/batch``."""
-    monkeypatch.delenv("HYDRAGNN_HPO_DATA", raising=False)  # is handed on to a job, as it should
+    for name in ("HYDRAGNN_HPO_DATA", "LC_ALL"):  # they are handed on to a job, as they should
+        monkeypatch.delenv(name, raising=False)
     hpo.toml("alloys.toml", hpo.ci_campaign(name="alloys"))
     run = hpo.folder / "runs" / "alloys"
     order = ("--hosts", "2", "--time", "1:30:00", "--queue", "debug", "--account", "mat123")
     done = hpo.here("submit", "alloys.toml", "--machine", machine, *order, "--dry-run")
     assert done.code == 0, done.err
     head, body = done.out.split(BODY)
-    assert head == (GOLDENS / f"{machine}-two.sh").read_text()
+    golden_head = (GOLDENS / f"{machine}-two.sh").read_text()
+    golden_head = golden_head.replace("/lustre/me/runs/alloys", str(run))
+    golden_head = re.sub("hydragnn-hpo:.*", f"hydragnn-hpo:{run_tag(run)}", golden_head)
+    assert head == golden_head
     golden = (GOLDENS / "body.sh").read_text().partition(BODY)[2]
     program = re.search(r"^program=\((\S+) ", body, re.MULTILINE)[1]
     places = {"/sw/env/bin/python": program, "/lustre/me/runs/alloys": run, "/home/me": hpo.folder}

@@ -25,7 +25,11 @@ from hydragnn_hpo.files import write_text
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.host_network import first_there, own_address
 from hydragnn_hpo.launching.profile_adapter import site_of
-from hydragnn_hpo.launching.slurm_allocation import check_host_name, without_excluded
+from hydragnn_hpo.launching.slurm_allocation import (
+    check_host_name,
+    step_environment,
+    without_excluded,
+)
 from hydragnn_hpo.launching.transports.launched_agents import LauncherTransport
 from hydragnn_hpo.launching.transports.transport import AgentCall, agent_argv
 from hydragnn_hpo.walltime import WallTime
@@ -151,7 +155,7 @@ def mpiexec_transport(
         hosts, run_dir=run_dir, address=address, ends_at=ends_at, flags=site.step.agents
     )
     if several:
-        transport.check_run_directory(os.environ)
+        transport.check_run_directory(step_environment(os.environ, ends_at))
     return transport
 
 
@@ -187,7 +191,8 @@ class MpiexecTransport(LauncherTransport):
         """Start an ``mpiexec`` with an agent on each of these hosts."""
         name = self._next_name(call)
         agent = agent_argv(host_file=self._host_file(name).absolute())
-        self._launch(name, agent, hosts=hosts, environment=_PALS | call.whole_environment())
+        environment = step_environment(call.whole_environment(), self.ends_at) | _PALS
+        self._launch(name, agent, hosts=hosts, environment=environment)
 
     def _host_file(self, name: str) -> Path:
         return self._folder / f"{name}.hosts"

@@ -1,20 +1,25 @@
 """Agents as tasks of Slurm job steps: one ``srun`` for all hosts, one more for each restart."""
 
+import contextlib
+import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hydragnn_hpo.config import MachineConfig
+from hydragnn_hpo.config import MachineConfig, ProfileConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.environment import OWN, Software, equip
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.host_network import first_there, own_address
 from hydragnn_hpo.launching.profile_adapter import site_of
+from hydragnn_hpo.launching.scheduler_commands import SchedulerCommand
 from hydragnn_hpo.launching.slurm_allocation import (
     Allocation,
-    SlurmCommand,
+    find_job_end,
     host_states_argv,
+    job_state_argv,
     parse_unusable_hosts,
     step_argv,
     step_environment,
@@ -24,6 +29,9 @@ from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews, age
 
 _MOMENT_SECONDS = 0.2
 """Seconds within which Slurm usually reports the states of hosts; steps then start at once."""
+
+_STATE_SECONDS = 10.0
+"""Shortest time between two queries whether the allocation is still there."""
 
 
 def slurm_transport(
@@ -46,7 +54,13 @@ def slurm_transport(
         JobError: Slurm does not answer.
     """
     site = site_of(machine)
-    allocation = Allocation.find(environment, machine.hosts, without=read_run_excluded(run_dir))
+    hours = site.longest_hours(machine.hosts or 1) if isinstance(site, ProfileConfig) else None
+    allocation = Allocation.find(
+        environment,
+        machine.hosts,
+        without=read_run_excluded(run_dir),
+        longest=math.inf if hours is None else 3600.0 * hours,
+    )
     software, usable = equip(machine, site, allocation, run_dir=run_dir, environment=environment)
     interface = machine.interface or first_there(site.interfaces)
     transport = SlurmTransport(
@@ -67,7 +81,7 @@ class _Request:
     hosts: dict[str, str]
     """Slurm's name of a host -> its id."""
     call: AgentCall
-    states: SlurmCommand
+    states: SchedulerCommand
 
 
 class SlurmTransport(LauncherTransport):
@@ -101,6 +115,8 @@ class SlurmTransport(LauncherTransport):
         self.allocation = allocation.job
         self._flags, self._software = tuple(flags), software
         self._requests: list[_Request] = []
+        self._state: SchedulerCommand | None = None
+        self._in_doubt, self._state_due = False, 0.0
 
     def _launcher_argv(self, name: str, hosts: Sequence[str]) -> list[str]:
         names = [host.removesuffix(self._suffix) for host in hosts]
@@ -113,7 +129,7 @@ class SlurmTransport(LauncherTransport):
         """
         names = {host.removesuffix(self._suffix): host for host in hosts}
         try:
-            states = SlurmCommand(*host_states_argv(tuple(names)))
+            states = SchedulerCommand(*host_states_argv(tuple(names)))
         except JobError as error:
             self._report_failed(hosts, f"has no agent: {error}")
             return
@@ -155,13 +171,47 @@ class SlurmTransport(LauncherTransport):
         return {host for request in self._requests for host in request.hosts.values()}
 
     def poll(self) -> list[HostNews]:
-        """Return reports about hosts that are down or whose step has ended with their agent."""
+        """Return reports about hosts that are down or whose step has ended with their agent.
+
+        Raises:
+            JobError: the allocation has ended.
+        """
         self._start_answered()
-        return super().poll()
+        news = super().poll()
+        self._in_doubt |= bool(news)
+        if self._in_doubt and self._state is None and time.monotonic() >= self._state_due:
+            self._in_doubt, self._state_due = False, time.monotonic() + _STATE_SECONDS
+            with contextlib.suppress(JobError):
+                self._state = SchedulerCommand(*job_state_argv(self.allocation))
+        self._check_allocation()
+        return news
+
+    def _check_allocation(self) -> None:
+        """Raise an error if the allocation has ended; asked when a step has ended or cannot start.
+
+        Raises:
+            JobError: it has.
+        """
+        if self._state is None:
+            return
+        answer: str | JobError | None
+        try:
+            answer = self._state.output()
+        except JobError as error:
+            answer = error
+        if answer is None:
+            return
+        if how := find_job_end(answer):
+            raise JobError(
+                f"Slurm job {self.allocation} {how} and its hosts are gone: use another one."
+            )
+        self._state.close()
+        self._state = None
 
     def close(self) -> None:
         """Wait for the steps, whose agents were dismissed, and end those that stay."""
-        for request in self._requests:
-            request.states.close()
+        for command in (*(request.states for request in self._requests), self._state):
+            if command is not None:
+                command.close()
         self._requests.clear()
         super().close()

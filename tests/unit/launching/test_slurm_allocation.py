@@ -6,12 +6,9 @@ import time
 import pytest
 
 from hydragnn_hpo.errors import ConfigError, JobError
-from hydragnn_hpo.launching import slurm_allocation
-from hydragnn_hpo.launching.slurm_allocation import (
-    Allocation,
-    SlurmCommand,
-    find_unusable_hosts,
-)
+from hydragnn_hpo.launching import scheduler_commands, slurm_allocation
+from hydragnn_hpo.launching.scheduler_commands import SchedulerCommand, run_scheduler
+from hydragnn_hpo.launching.slurm_allocation import Allocation, find_unusable_hosts
 
 
 @pytest.fixture
@@ -103,7 +100,7 @@ def flaky(tmp_path, monkeypatch):
         tool.chmod(0o755)
         return calls_file
 
-    monkeypatch.setattr(slurm_allocation, "_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(scheduler_commands, "_PAUSES", (0.0, 0.0, 0.0))
     return put
 
 
@@ -119,13 +116,13 @@ def test_a_campaign_begins_although_slurm_is_away_for_a_moment(answers, flaky):
     assert len(calls_file.read_text().splitlines()) == 4
     calls_file.unlink()
     with pytest.raises(JobError, match="Unable to contact"):
-        Allocation.find(given, run_query=slurm_allocation.query)
+        Allocation.find(given, run_query=run_scheduler)
     assert len(calls_file.read_text().splitlines()) == 1
 
 
 def test_a_job_that_slurm_has_forgotten_is_not_queried_again(answers, flaky):
     calls_file = flaky(9, "slurm_load_jobs error: Invalid job id specified")
-    with pytest.raises(JobError, match="Invalid job id"):
+    with pytest.raises(ConfigError, match="Slurm job 17 has ended"):
         Allocation.find({"SLURM_JOB_ID": "17"})
     assert len(calls_file.read_text().splitlines()) == 1
 
@@ -140,8 +137,72 @@ def test_a_long_answer_is_read_without_waiting_for_it(answers):
     """A pipe holds 64 KiB, and a command that fills one does not end until it is read."""
     states = "".join(f"n{number}|allocated\n" for number in range(10_000))
     answers(sinfo=states)
-    command = SlurmCommand("sinfo")
+    command = SchedulerCommand("sinfo")
     while (output := command.output()) is None:
         time.sleep(0.01)
     command.close()
     assert output == states
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("22:02:10|17|1:30", 90),  # SLURM_TIME_FORMAT=relative, as 22.05 printed it
+        ("tomorr 22:02|17|1-00:00:00", 86_400),
+        ("N/A|17|2:00:00", 7200),
+        ("2026-11-21T19:00:00|17|-0:10", 0),
+        ("NONE|17|UNLIMITED", math.inf),
+        ("INVALID|17|UNLIMITED", math.inf),
+    ],
+)
+def test_the_end_is_the_time_that_is_left(answers, line, seconds):
+    answers(squeue=f"RUNNING|n1|{line}\n", scontrol="NodeAddr=n1\n")
+    before = time.time()
+    end = Allocation.find({"SLURM_JOB_ID": "17"}).ends_at
+    assert before + seconds <= end <= time.time() + seconds
+
+
+@pytest.mark.parametrize(
+    ("environment", "longest", "ends_in"),
+    [
+        ({"HYDRAGNN_HPO_REQUESTED_END": "12345"}, 3600.0, None),
+        ({}, 3600.0, 3600.0),
+        ({}, math.inf, math.inf),
+    ],
+)
+def test_an_end_that_cannot_be_read_is_as_requested_with_a_warning(
+    answers, caplog, environment, longest, ends_in
+):
+    answers(squeue="RUNNING|n1|Sat 22:02|17|INVALID\n", scontrol="NodeAddr=n1\n")
+    before = time.time()
+    end = Allocation.find({"SLURM_JOB_ID": "17", **environment}, longest=longest).ends_at
+    if ends_in is None:
+        assert end == 12345.0
+    else:
+        assert before + ends_in <= end <= time.time() + ends_in
+    (record,) = caplog.records
+    assert "does not tell when this job ends (squeue: Sat 22:02 INVALID)" in record.getMessage()
+    assert ("nothing drains it" in record.getMessage()) == (end == math.inf)
+
+
+def test_greetings_around_an_answer_are_no_answer(answers):
+    greeting = "  Welcome | to | us\n\n"
+    answers(squeue=f"{greeting}RUNNING|n[1-2]|N/A|17|1:00\nbye\n", scontrol="NodeAddr=n1\n")
+    assert Allocation.find({"SLURM_JOB_ID": "17"}).hosts == ("n1", "n2")
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        ("RUNNING|17\n", None),
+        ("Welcome\nSUSPENDED|17\n", None),
+        ("CANCELLED|17\n", "has ended (cancelled)"),
+        ("TIMEOUT|17\n", "has ended (timed out)"),
+        ("COMPLETING|17\n", "has ended"),
+        ("COMPLETED|18\nRUNNING|17\n", None),
+        ("", None),
+        (JobError("'squeue' gives no answer: see it."), None),
+    ],
+)
+def test_an_allocation_that_is_gone_is_told_from_one_of_which_nothing_is_known(answer, end):
+    assert slurm_allocation.find_job_end(answer) == end

@@ -16,18 +16,20 @@ from hydragnn_hpo.launching.batch_jobs import (
     BATCH_JOB,
     BatchJob,
     JobRecords,
-    Pbs,
-    QueueEntry,
-    Slurm,
     cancel_own_batch_job,
     check_batch_request,
-    check_job_id,
     decide_end,
     decide_start,
     find_own_job,
     in_batch_job,
-    parse_submitted,
     parse_walltime,
+)
+from hydragnn_hpo.launching.schedulers import (
+    Pbs,
+    QueueEntry,
+    Slurm,
+    check_job_id,
+    parse_submitted,
 )
 
 
@@ -41,13 +43,21 @@ def link(number, **changes):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("2:00", 7200), ("0:01:30", 90), ("48:00", 172800), ("12:34:56", 45296)]
+    ("text", "seconds"),
+    [("2:00", 7200), ("0:01:30", 90), ("48:00:00", 172800), ("12:34:56", 45296)],
 )
 def test_wall_times_are_hours_minutes_and_perhaps_seconds(text, seconds):
     assert parse_walltime(text) == seconds
     for other in ("", "2", "2:60", "0:00", "1-00:00", "-1:00", "2:00\n", "1:2:3"):
         with pytest.raises(ConfigError, match="write hours and minutes"):
             parse_walltime(other)
+
+
+@pytest.mark.parametrize("text", ["30:00", "10:00", "90:00", "05:00", "0120:30"])
+def test_what_schedulers_read_as_minutes_is_not_taken_for_hours(text):
+    """sbatch(1): "minutes:seconds"; a job of 30 hours would wait for days, or be refused."""
+    with pytest.raises(ConfigError, match=f"write {text}:00 for hours, or 0:{text} for minutes"):
+        parse_walltime(text)
 
 
 def test_what_fits_is_taken(batch_request, profile):
@@ -129,6 +139,7 @@ def test_what_pbs_answers_is_understood():
         "1234.aurora-pbs-0001": QueueEntry("queued", why),
         "1235.aurora-pbs-0001": QueueEntry("running"),
         "1236.aurora-pbs-0001": QueueEntry("queued"),
+        "1233.aurora-pbs-0001": QueueEntry("ended", "its script ended"),
     }
 
 
@@ -273,6 +284,8 @@ def test_a_job_that_could_not_be_taken_back_knows_it_by_the_records(code, now, g
     own = replace(link(2), after="1")
     decided = decide_start([before], own, progress=now, finished=False)
     assert (decided.runs, decided.queues_next) == (goes_on, goes_on)
+    unbegun = replace(before, began=None)
+    assert decide_start([unbegun], own, progress=now, finished=False).runs, "it failed early"
     other = replace(own, after="another's")
     assert decide_start([before], other, progress=now, finished=False).runs
 
@@ -303,7 +316,7 @@ def test_the_end_of_a_job_decides_about_the_next(
 
 
 ANSWERS = {
-    "no text": "head -c 5000 /dev/urandom",
+    "no text": "head -c 5000 /dev/urandom | tr -d 0-9",
     "another table": "echo '1 2 3'; echo 'JOBID PARTITION NAME'",
     "a page": "echo '<html><body>502 Bad Gateway</body></html>'",
     "a long line": "head -c 100000 /dev/zero | tr '\\0' x",
@@ -333,3 +346,142 @@ def test_whatever_a_scheduler_answers_is_no_answer_and_one_sentence(
     waiting = replace(job, id="7711234")
     with pytest.raises(JobError, match="gives no answer, so 7711234 stay queued"):
         batch_jobs.cancel_queued_jobs(JobRecords(tmp_path), [waiting])
+
+
+# -- submissions whose number cannot be read -------------------------------------------
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=hpo-alloys
+#SBATCH --nodes=2
+#SBATCH --time=01:00:00
+#SBATCH --comment=hydragnn-hpo:abc
+#SBATCH --account=mat123
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Give a fake Slurm, and records with a script."""
+    fake = FakeScheduler(tmp_path / "bin", monkeypatch, "sbatch", "squeue", "scancel", "sacct")
+    monkeypatch.setattr(batch_jobs, "QUERY_SECONDS", batch_jobs.SUBMIT_SECONDS)
+    fake.records = JobRecords(tmp_path)
+    fake.records.write_script("001.sh", SCRIPT, "")
+    return fake
+
+
+FIRST = BatchJob("", "slurm", "001.sh", hosts=2, link=1, jobs=5, submitted=0.0)
+
+
+@pytest.mark.parametrize("greeting", ["welcome\n", "", "You have used\n77\nhours\n"])
+def test_a_job_whose_number_is_not_read_is_found_by_name_and_comment(slurm, greeting):
+    (slurm.folder / "greetings").write_text(greeting)
+    assert batch_jobs.submit_jobs(slurm.records, FIRST) == ["101"]
+    assert slurm.records.find("101").jobs == 5
+    assert slurm.records.reserved() == []
+    second = replace(FIRST, link=2, after="101")
+    assert batch_jobs.submit_jobs(slurm.records, second) == ["102"]
+    assert slurm.records.find("102").link == 2
+
+
+def test_tasks_whose_number_is_not_read_are_found_each(slurm):
+    (slurm.records.folder / "001.sh").write_text(SCRIPT + "#SBATCH --array=1-2\n")
+    (slurm.folder / "greetings").write_text("welcome")
+    assert batch_jobs.submit_jobs(slurm.records, FIRST, range(1, 3)) == ["101_1", "101_2"]
+    assert [job.task for job in slurm.records.jobs()] == [1, 2]
+
+
+def test_a_job_that_is_not_found_may_be_queued_and_is_not_forgotten(slurm):
+    (slurm.folder / "greetings").write_text("welcome")
+    (slurm.folder / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(JobError, match="may be queued; look with 'squeue --name=hpo-alloys'"):
+        batch_jobs.submit_jobs(slurm.records, FIRST)
+    (job,) = slurm.records.reserved()
+    assert (job.script, job.link, job.jobs, job.hosts) == ("001.sh", 1, 5, 2)
+    with pytest.raises(JobError, match="another submission has begun"):
+        batch_jobs.submit_jobs(slurm.records, FIRST)
+    assert len(slurm.calls) == 1, "nothing is queued twice"
+    assert batch_jobs.settle_submissions(slurm.records, forget=True) == [job]
+
+
+@pytest.mark.parametrize(
+    ("error", "reserved"),
+    [
+        ("sbatch: error: Invalid account", 0),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv", 1),
+    ],
+)
+def test_what_is_refused_is_not_reserved_but_what_broke_off_is(slurm, error, reserved):
+    """Slurm may have queued a job whose number it could not send back."""
+    (slurm.folder / "refuse").write_text(error)
+    (slurm.folder / "squeue").unlink()
+    with pytest.raises(JobError):
+        batch_jobs.submit_jobs(slurm.records, FIRST)
+    assert len(slurm.records.reserved()) == reserved
+
+
+def test_a_submission_that_is_known_to_nobody_is_forgotten_on_request(slurm):
+    """Whoever submitted was ended between the record and the scheduler."""
+    assert slurm.records.reserve([FIRST])
+    assert batch_jobs.settle_submissions(slurm.records) == slurm.records.reserved() != []
+    assert batch_jobs.settle_submissions(slurm.records, forget=True) == []
+    assert slurm.records.reserved() == []
+
+
+def test_a_script_is_submitted_by_one_of_two(slurm):
+    batch_jobs.submit_jobs(slurm.records, FIRST)
+    assert not slurm.records.reserve([FIRST]), "the other one has just done it"
+    assert slurm.records.reserved() == []
+    assert slurm.records.reserve([replace(FIRST, link=2)])
+    assert not slurm.records.reserve([replace(FIRST, link=2)])
+
+
+def test_what_the_scheduler_has_is_compared_with_the_request(slurm, monkeypatch):
+    """It has whole minutes, and its own words where nothing was requested."""
+    ids = batch_jobs.submit_jobs(slurm.records, FIRST)
+    assert batch_jobs.compare_with_request(slurm.records, FIRST, ids) == []
+    (slurm.folder / "options").write_text(
+        '{"101": {"j": "hpo-alloys", "a": "other", "l": "1:00", "D": "2", "P": "debug"}}'
+    )
+    account, time = batch_jobs.compare_with_request(slurm.records, FIRST, ids)
+    assert account.startswith("batch job 101 has --account other, and mat123 was requested")
+    assert time.startswith("batch job 101 has --time 1:00, and 01:00:00 was requested")
+    (slurm.folder / "squeue").unlink()
+    assert batch_jobs.compare_with_request(slurm.records, FIRST, ids) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "requested", "granted", "agree"),
+    [
+        ("--time", "00:10:30", "11:00", True),
+        ("--time", "00:10:00", "1:00", False),
+        ("--time", "24:00:00", "1-00:00:00", True),
+        ("--mem", "0", "0", True),
+        ("--mem", "64G", "65536M", True),
+        ("--mem", "0", "500M", False),
+        ("--partition", "debug,batch", "batch", True),
+        ("--partition", "batch", "short", False),
+        ("--nodes", "2", "3", False),
+        ("--account", "Mat123", "mat123", True),
+        ("-l walltime", "01:00:00", "", True),
+    ],
+)
+def test_options_agree_as_schedulers_write_them(option, requested, granted, agree):
+    assert batch_jobs._agree(option, requested, granted) == agree
+
+
+def test_a_chain_whose_next_job_was_cancelled_says_so():
+    own = link(1, progress=3)
+    decided = decide_end(own, code=75, progress=4, finished=False, followed=True, cancelled=True)
+    assert (decided.queues_next, decided.cancels, decided.code) == (False, "none", 75)
+    assert decided.message == "drained; the next job was cancelled: submit again to go on"
+
+
+def test_only_what_the_scheduler_still_has_is_alive(slurm):
+    batch_jobs.submit_jobs(slurm.records, FIRST)
+    slurm.stands(j101="RUNNING", j102="CANCELLED")
+    jobs = [replace(FIRST, id="101"), replace(FIRST, id="102"), replace(FIRST, id="103")]
+    assert batch_jobs.select_alive(jobs) == jobs[:1]
+    assert batch_jobs.select_alive([replace(jobs[0], ended=2.0)]) == []
+    (slurm.folder / "squeue").unlink()
+    assert batch_jobs.select_alive(jobs) == jobs, "nobody knows"

@@ -11,6 +11,7 @@ from processes import until
 
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.batch_jobs import BatchJob, JobRecords
 from hydragnn_hpo.launching.batch_script import render_batch_script
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -117,7 +118,7 @@ def test_what_comes_from_outside_stays_a_word(
 
     assert (shell.folder / "carried").read_bytes().decode() == value
     begin, run, end = shell.calls()
-    assert begin == ["batch", "begin", value, "--script", value]
+    assert begin == ["batch", "begin", value, "--script", value, "--jobs", "16"]
     assert run == ["run", value, "--machine", value]
     assert end == ["batch", "end", value, "--code", "0"]
     assert not list(shell.folder.rglob("pwned"))
@@ -143,8 +144,8 @@ for _ in $(seq 600); do [ -e {folder}/heard ] && exit 0; sleep 0.1; done
 def job(shell, batch_request, content, profile):
     """Start a script whose ``run`` behaves as said."""
 
-    def start(behaviour: str, batch: str = "exit 0\n") -> subprocess.Popen[bytes]:
-        made = content(program=(shell.program,), folder=str(shell.folder))
+    def start(behaviour: str, batch: str = "exit 0\n", **changes: str) -> subprocess.Popen[bytes]:
+        made = content(program=(shell.program,), folder=str(shell.folder), **changes)
         (shell.folder / "behaviour").write_text(behaviour.format(folder=shell.folder))
         (shell.folder / "batch").write_text(batch.format(folder=shell.folder))
         return shell(render_batch_script(batch_request(), profile(), made))
@@ -191,6 +192,38 @@ def test_how_the_program_ended_is_reported_and_the_job_ends_as_batch_end_says(
 def test_a_job_that_must_not_begin_does_not(shell, job):
     assert job("exit 0\n", batch="exit 1\n").wait(timeout=60) == 1
     assert [call[:2] for call in shell.calls()] == [["batch", "begin"]]
+
+
+@pytest.mark.parametrize(
+    ("batch", "environment", "code", "name"),
+    [
+        ({"modules": ("nothere",)}, {}, 127, "4711"),
+        ({}, {"SLURM_ARRAY_JOB_ID": "47", "SLURM_ARRAY_TASK_ID": "2"}, 127, "47_2"),
+    ],
+)
+def test_what_ends_before_run_begins_is_on_record(
+    shell, batch_request, content, profile, monkeypatch, batch, environment, code, name
+):
+    """An unknown module; a Python that is not there."""
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    records = JobRecords(shell.folder)
+    records.folder.mkdir()
+    program = shell.program if batch else "/no/python"
+    made = content(program=(program,), run=str(shell.folder), folder=str(shell.folder))
+    script = render_batch_script(batch_request(), profile(batch), made)
+    assert shell(script).wait(timeout=60) == code
+    records.add(BatchJob(name, "slurm", "001.sh", hosts=1, link=1, jobs=1, submitted=1.0))
+    (result,) = records.jobs()
+    assert result.code == code
+    assert result.message == f"failed before 'run' began, with exit code {code}"
+
+
+def test_what_batch_begin_recorded_stays(shell, job):
+    (shell.folder / "jobs").mkdir()
+    begin = "[ $2 = begin ] || exit 0\necho mine >{folder}/jobs/4711.ended.json\nexit 1\n"
+    assert job("exit 0\n", batch=begin, run=str(shell.folder)).wait(timeout=60) == 1
+    assert (shell.folder / "jobs" / "4711.ended.json").read_text() == "mine\n"
 
 
 def test_pbs_jobs_know_their_end_and_number(shell, batch_request, content, profile):

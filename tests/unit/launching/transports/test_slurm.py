@@ -7,7 +7,8 @@ import time
 import pytest
 from processes import SECONDS
 
-from hydragnn_hpo.launching import slurm_allocation as slurm
+from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.launching import scheduler_commands
 from hydragnn_hpo.launching.slurm_allocation import Allocation
 from hydragnn_hpo.launching.transports.slurm import SlurmTransport
 from hydragnn_hpo.launching.transports.transport import AgentCall
@@ -59,7 +60,7 @@ def test_a_slow_scheduler_keeps_no_host_waiting(stage):
 
 
 def test_a_scheduler_that_never_answers_is_news_of_hosts(stage, monkeypatch):
-    monkeypatch.setattr(slurm, "_QUERY_SECONDS", 0.05)
+    monkeypatch.setattr(scheduler_commands, "QUERY_SECONDS", 0.05)
     stage.transport.start(["n1"], stage.call)
     stage.until(lambda: stage.news)
     (news,) = stage.news
@@ -82,3 +83,22 @@ def test_a_log_that_cannot_be_written_is_no_more_than_news_of_hosts(stage):
     stage.until(lambda: stage.news)
     assert [(news.host, news.kind) for news in stage.news] == [("n1", "failed")]
     assert "agents: cannot be written" in stage.news[0].reason
+
+
+@pytest.mark.parametrize("answer", ["echo 'CANCELLED|17'", "echo 'Invalid job id' >&2; exit 1"])
+def test_an_allocation_that_is_gone_ends_the_work(stage, answer):
+    """Starts of agents fail for as long as anybody tries; Slurm knows why."""
+    stage._tool("squeue", answer)
+    stage.transport.start(["n1"], stage.call)
+    stage.say("n1|allocated\n")
+    with pytest.raises(JobError, match="Slurm job 17 has ended.* use another one"):
+        stage.until(lambda: False)
+
+
+@pytest.mark.parametrize("answer", ["echo 'RUNNING|17'", "exit 1"])
+def test_an_allocation_that_goes_on_gets_other_agents(stage, answer):
+    stage._tool("squeue", f"echo >>{stage.folder}/asked; {answer}")
+    stage.transport.start(["n1"], stage.call)
+    stage.say("n1|allocated\n")
+    stage.until(lambda: (stage.folder / "asked").exists() and stage.transport._state is None)
+    assert [news.kind for news in stage.news] == ["failed"]

@@ -13,7 +13,8 @@ batch() (
 )
 
 # Notes that this job runs, and queues the next one behind it, however this one will end.
-batch begin /lustre/me/runs/alloys --script 001.sh || exit
+batch begin /lustre/me/runs/alloys --script 001.sh --jobs 16 || exit
+trap - EXIT
 
 code=75
 if [ "$asked" -eq 0 ]; then

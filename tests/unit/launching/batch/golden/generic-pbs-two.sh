@@ -28,5 +28,20 @@ drain() {
 }
 trap drain USR1 TERM
 
+# What ends before 'batch begin' is on record, too: a module, a Python or a folder that is not there.
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+job=${job:-${SLURM_JOB_ID:-$PBS_JOBID}}
+facts=/lustre/me/runs/alloys/jobs/$job
+fail() {
+    code=$?
+    [ -e "$facts.began.json" ] || [ -e "$facts.ended.json" ] ||
+        printf '{"time": %s, "code": %s, "said": "failed before '"'run'"' began, with exit code %s"}\n' \
+            "$(date +%s)" "$code" "$code" >"$facts.ended.json"
+}
+trap fail EXIT
+
+# Schedulers are called with LC_ALL=C and hand it on: this is what it was.
+export LC_ALL=''
+
 # Modules and environment of the machine.
 

@@ -4,6 +4,8 @@
 #SBATCH --job-name=hpo-alloys
 #SBATCH --nodes=64
 #SBATCH --time=02:00:00
+# By this the run finds a job whose number it could not read.
+#SBATCH --comment=hydragnn-hpo:3ae28dd8648423750af6
 #SBATCH --account=mat123
 #SBATCH --partition=standard-g
 #SBATCH --array=1-3
@@ -20,6 +22,10 @@
 # To this shell alone, so many seconds before the end; Slurm may be up to a minute early.
 #SBATCH --signal=B:USR1@600
 
+# The end that was requested, for a Slurm that does not tell the real one.
+HYDRAGNN_HPO_REQUESTED_END=$(($(date +%s) + 7200))
+export HYDRAGNN_HPO_REQUESTED_END
+
 # Told shortly before the end (USR1), or when the job is taken away (TERM), 'run' lets trials leave
 # checkpoints and ends with code 75. The shell itself must not die of these signals.
 asked=0
@@ -29,6 +35,21 @@ drain() {
     [ -z "$running" ] || kill -USR1 "$running" 2>/dev/null
 }
 trap drain USR1 TERM
+
+# What ends before 'batch begin' is on record, too: a module, a Python or a folder that is not there.
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+job=${job:-${SLURM_JOB_ID:-$PBS_JOBID}}
+facts=/lustre/me/runs/alloys/jobs/$job
+fail() {
+    code=$?
+    [ -e "$facts.began.json" ] || [ -e "$facts.ended.json" ] ||
+        printf '{"time": %s, "code": %s, "said": "failed before '"'run'"' began, with exit code %s"}\n' \
+            "$(date +%s)" "$code" "$code" >"$facts.ended.json"
+}
+trap fail EXIT
+
+# Schedulers are called with LC_ALL=C and hand it on: this is what it was.
+export LC_ALL=''
 
 # Modules and environment of the machine.
 module load LUMI || exit
