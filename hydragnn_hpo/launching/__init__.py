@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.slots import detect_slots
     from hydragnn_hpo.launching.slurm_allocation import (
         compress_hosts,
+        find_excluded,
         sort_by_number,
         step_environment,
     )
@@ -131,6 +132,7 @@ __all__ = [
     "examine_hosts",
     "find_devices",
     "find_job_hosts",
+    "find_excluded",
     "find_outliers",
     "find_mpiexec",
     "find_own_job",

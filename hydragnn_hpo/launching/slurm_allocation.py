@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hydragnn_hpo.errors import ConfigError, JobError
@@ -25,12 +25,19 @@ logger = logging.getLogger(__name__)
 _MAX_HOSTS = 1_000_000
 """Hosts in one list; more is a typing error."""
 
+_WARNINGS = 3
+"""Unknown names of excluded hosts that are warned of."""
+
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _NAME = re.compile(rf"(?:[^,\[\]]|{_BRACKET.pattern})+")
 """One name of a host list: commas inside brackets do not end it."""
 
-_LAST_NUMBER = re.compile(r"([0-9]+)(?=[^0-9]*$)")
+_END_NUMBER = re.compile(r"([0-9]{1,9})$")
+"""The number that ends a name, short enough for an integer of Slurm's."""
+
+_RANGE = 65_536
+"""Hosts in one range; Slurm refuses a longer one."""
 
 
 def expand_hosts(text: str) -> list[str]:
@@ -62,8 +69,19 @@ def check_host_name(host: str) -> str:
     return host
 
 
-def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[str, ...]:
-    """Return the hosts that are not excluded.
+HostNames = Mapping[str, Collection[str]]
+"""Host -> further names of it: its name on the network, its address."""
+
+
+def without_excluded(
+    hosts: Sequence[str], excluded: Collection[str], known: HostNames | None = None
+) -> tuple[str, ...]:
+    """Return the hosts that are not excluded by any of their names; warn of unknown names.
+
+    Args:
+        hosts: hosts to choose from.
+        excluded: names of hosts, with their domain or without it.
+        known: all hosts of the machine; ``hosts`` under their own names only if left out.
 
     Returns:
         In the order of ``hosts``.
@@ -71,13 +89,66 @@ def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[st
     Raises:
         ConfigError: all hosts are excluded.
     """
-    kept = tuple(host for host in hosts if host not in excluded)
+    taken, unknown = find_excluded(hosts, excluded, known)
+    if hosts:
+        for name in unknown[:_WARNINGS]:
+            logger.warning("exclude.hosts names %r, but no host has that name: correct it.", name)
+    kept = tuple(host for host in hosts if host not in taken)
     if hosts and not kept:
         raise ConfigError(
             f"all {len(hosts)} hosts are excluded: remove lines from exclude.hosts in the run "
             "directory, or ask for other hosts."
         )
     return kept
+
+
+def find_excluded(
+    hosts: Sequence[str], excluded: Collection[str], known: HostNames | None = None
+) -> tuple[frozenset[str], list[str]]:
+    """Return the hosts that are excluded by any of their names, and the names that no host has.
+
+    Args:
+        hosts: hosts to choose from.
+        excluded: names of hosts.
+        known: all hosts of the machine.
+    """
+    indices = _index_names({host: () for host in hosts} | dict(known or {})) if excluded else []
+    owners = {name: _find_owners(name, indices) for name in excluded}
+    taken = frozenset[str]().union(*owners.values())
+    return taken, [name for name, found in owners.items() if not found]
+
+
+def _index_names(known: HostNames) -> list[dict[str, set[str]]]:
+    """Return the hosts by four kinds of names, see ``_find_owners``."""
+    indices: list[dict[str, set[str]]] = [{}, {}, {}, {}]
+    for host, others in known.items():
+        names = {name.lower() for name in (host, *others)}
+        longer = {_cut_domain(name) for name in names if name != _cut_domain(name)}
+        kinds = ({host.lower()}, names, longer, names - longer)
+        for index, keys in zip(indices, kinds, strict=True):
+            for key in keys:
+                index.setdefault(key, set()).add(host)
+    return indices
+
+
+def _find_owners(name: str, indices: Sequence[Mapping[str, set[str]]]) -> set[str]:
+    """Return the hosts that a name refers to; a host's own name goes before its other names.
+
+    A name without a domain is one in any domain, unless a host has just that name. One with a
+    domain is also that of a host of which no domain is known.
+    """
+    by_host, by_name, without_domain, of_unknown_domain = indices
+    name = name.lower()
+    if owners := by_host.get(name) or by_name.get(name):
+        return owners
+    short = _cut_domain(name)
+    index = without_domain if short == name else of_unknown_domain
+    return index.get(short, set())
+
+
+def _cut_domain(name: str) -> str:
+    """Return a name without its domain; an address has none."""
+    return name if re.fullmatch(r"[0-9.]+", name) else name.partition(".")[0]
 
 
 def _expand_name(name: str) -> Iterator[str]:
@@ -104,24 +175,34 @@ def _host_list_error(text: str) -> ConfigError:
 
 
 def compress_hosts(hosts: Iterable[str]) -> str:
-    """Return a short host list that ``expand_hosts`` turns back into the same hosts."""
+    """Return a short host list that ``expand_hosts`` turns back into the same hosts.
+
+    Slurm reads one bracket at the end of a name, and nothing behind it: names such as ``n1-ib``
+    stand one by one.
+    """
     names: list[str] = []
-    split = ([*_LAST_NUMBER.split(host), "", ""][:3] for host in hosts)
-    for (before, after, numbered), group in itertools.groupby(
-        split, lambda name: (name[0], name[2], name[1] != "")
+    split = ([*_END_NUMBER.split(host), ""][:2] for host in hosts)
+    for (before, numbered), group in itertools.groupby(
+        split, lambda name: (name[0], name[1] != "")
     ):
         runs: list[list[str]] = []
-        for _, digits, _ in group:
-            if numbered and runs and digits == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):
+        for _, digits in group:
+            if numbered and runs and _continues(runs[-1], digits):
                 runs[-1][1:] = [digits]
             else:
                 runs.append([digits])
         numbers = ["-".join(run) for run in runs]
         if not numbered or len(runs) == len(runs[0]) == 1:
-            names += [f"{before}{number}{after}" for number in numbers]
+            names += [f"{before}{number}" for number in numbers]
         else:
-            names.append(f"{before}[{','.join(numbers)}]{after}")
+            names.append(f"{before}[{','.join(numbers)}]")
     return ",".join(names)
+
+
+def _continues(run: Sequence[str], digits: str) -> bool:
+    """Check whether a number follows on a range, padded like the first number of it."""
+    follows = digits == str(int(run[-1]) + 1).zfill(len(run[0]))
+    return follows and int(digits) - int(run[0]) < _RANGE
 
 
 # -- network order -----------------------------------------------------------------------------
@@ -307,6 +388,17 @@ def parse_unusable_hosts(output: str) -> dict[str, str]:
     }
 
 
+def query_host_names(run_query: Query = query) -> dict[str, tuple[str, ...]]:
+    """Return all hosts of the machine, each with its name on the network and its address.
+
+    Raises:
+        JobError: Slurm does not answer.
+    """
+    lines = run_query("sinfo", "-h", "-a", "-N", "-o", "%N|%n|%o").splitlines()
+    names = (line.strip().split("|") for line in lines)
+    return {host: tuple(others) for host, *others in names if len(others) == 2}
+
+
 # -- the allocation ----------------------------------------------------------------------------
 
 
@@ -332,7 +424,7 @@ class Allocation:
         environment: Mapping[str, str],
         most: int = 0,
         *,
-        without: Container[str] = (),
+        without: Collection[str] = (),
         run_query: Query = query_with_retries,
     ) -> "Allocation":
         """Query Slurm for the job that the environment names.
@@ -360,7 +452,9 @@ class Allocation:
             topology = query("scontrol", "show", "topology")
         except JobError:  # none is configured
             topology = ""
-        usable = without_excluded(sort_by_switch(expand_hosts(names), topology), without)
+        ordered = sort_by_switch(expand_hosts(names), topology)
+        known = query_host_names(run_query) if without else {}
+        usable = without_excluded(ordered, without, known)
         hosts = usable[: most or None]
         shown = re.search(r"NodeAddr=(\S+)", run_query("scontrol", "show", "node", hosts[0]))
         address = shown[1] if shown else hosts[0]

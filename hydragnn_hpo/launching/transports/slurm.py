@@ -132,8 +132,8 @@ class SlurmTransport(LauncherTransport):
                 if answer is None:
                     continue
                 down = parse_unusable_hosts(answer)
-                for name, state in down.items():
-                    self._report_failed([request.hosts[name]], f"is {state}")
+                for name in request.hosts.keys() & down.keys():
+                    self._report_failed([request.hosts[name]], f"is {down[name]}")
                 able = [host for name, host in request.hosts.items() if name not in down]
             self._requests.remove(request)
             request.states.close()

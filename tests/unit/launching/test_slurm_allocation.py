@@ -26,7 +26,7 @@ def answers(tmp_path, monkeypatch):
             tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    put(srun="")
+    put(srun="", sinfo="")
     return put
 
 
@@ -51,6 +51,17 @@ def test_hosts_that_are_left_alone_are_not_counted(answers):
     with pytest.raises(ConfigError, match="all 4 hosts are excluded"):
         Allocation.find(given, without=("n1", "n2", "n3", "n4"))
     assert slurm_allocation.without_excluded([], {"n1"}) == (), "hosts may be still unknown"
+
+
+def test_hosts_are_left_alone_by_their_names_on_the_network(answers):
+    answers(
+        squeue="RUNNING|n[1-2]|NONE\n",
+        scontrol="NodeAddr=n2\n",
+        sinfo="Welcome to the machine\nn1|c1.site.org|10.0.0.1\nn1|c1.site.org|10.0.0.1\n"
+        "n2|c2.site.org|10.0.0.2\n",
+    )
+    for name in ("c1", "c1.site.org", "10.0.0.1", "n1.site.org"):
+        assert Allocation.find({"SLURM_JOB_ID": "17"}, without=[name]).hosts == ("n2",), name
 
 
 def test_a_task_with_the_number_of_its_array_knows_its_own_hosts(answers):
