@@ -75,6 +75,8 @@ class Status:
     lost: dict[str, str]
     """Why a host is gone, by host."""
     quarantined: dict[str, str]
+    absent: dict[str, str] = field(default_factory=dict)
+    """Why a host of the allocation never had an agent, by host."""
     excluded: int = 0
     """Hosts that the run leaves alone."""
     best: Trial | None = None
@@ -114,6 +116,7 @@ class Status:
                 "slots": self.slots,
                 "lost": self.lost,
                 "quarantined": self.quarantined,
+                "absent": self.absent,
                 "warned": self.warned,
                 "excluded": self.excluded,
             },
@@ -159,6 +162,7 @@ def build_status(
         hosts=ledger.hosts[0],
         lost=dict(state.hosts.lost),
         quarantined=dict(state.hosts.quarantined),
+        absent=dict(state.hosts.absent),
         best=_best(state),
         ends_in=ends_in,
         joules=sum(trial.joules for trial in state.trials.values()),

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded, read_run_excluded
     from hydragnn_hpo.launching.fleet import Fleet
     from hydragnn_hpo.launching.job import (
+        ABSENT_SECONDS,
         JOBS,
         PRELOAD,
         Backend,
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.transports.transport import AgentCall, Transport
 
 __all__ = [
+    "ABSENT_SECONDS",
     "AgentCall",
     "Backend",
     "BatchJob",

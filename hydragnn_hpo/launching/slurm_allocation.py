@@ -538,6 +538,33 @@ def step_argv(
     ]
 
 
+_ENDED = re.compile(r"srun: error: (\S+): tasks? ([0-9,-]+): (.+)")
+"""Line in which ``srun`` reports how tasks ended, and on which hosts."""
+
+_LABELLED = re.compile(r"\s*([0-9]+): (.*\S)")
+"""Line of a task, with ``--label``."""
+
+
+def parse_ended_tasks(lines: Sequence[str]) -> dict[str, str]:
+    """Return how the tasks of a step with one task per host ended that failed.
+
+    Args:
+        lines: output of the ``srun`` of ``step_argv``.
+
+    Returns:
+        Host -> how its task ended, and the last line that it wrote.
+    """
+    last = {int(m[1]): m[2].rstrip(".") for m in map(_LABELLED.fullmatch, lines) if m}
+    ended: dict[str, str] = {}
+    for match in filter(None, map(_ENDED.fullmatch, lines)):
+        with contextlib.suppress(ConfigError):  # a line of another program
+            tasks = map(int, expand_hosts(f"[{match[2]}]"))
+            for host, task in zip(expand_hosts(match[1]), tasks, strict=False):
+                how = match[3][:1].lower() + match[3][1:]
+                ended[host] = f"{how}: {last[task]}" if task in last else how
+    return ended
+
+
 def step_environment(ours: Mapping[str, str], ends_at: float) -> dict[str, str]:
     """Return the environment of a job step, which its processes inherit.
 

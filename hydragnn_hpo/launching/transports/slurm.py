@@ -15,6 +15,7 @@ from hydragnn_hpo.launching.slurm_allocation import (
     Allocation,
     SlurmCommand,
     host_states_argv,
+    parse_ended_tasks,
     parse_unusable_hosts,
     step_argv,
     step_environment,
@@ -105,6 +106,13 @@ class SlurmTransport(LauncherTransport):
     def _launcher_argv(self, name: str, hosts: Sequence[str]) -> list[str]:
         names = [host.removesuffix(self._suffix) for host in hosts]
         return step_argv(self.allocation, names, (), self._flags)
+
+    def _find_ended(self, lines: Sequence[str]) -> dict[str, str]:
+        """Return the hosts whose agent has ended, from the output of ``srun``."""
+        return {
+            f"{host}{self._suffix}": f"has no agent, {how}"
+            for host, how in parse_ended_tasks(lines).items()
+        }
 
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
         """Start a step with an agent on each of these hosts, except those that are down.

@@ -93,6 +93,9 @@ class StubTransport:
         events, self.news = self.news, []
         return events
 
+    def find_last_words(self, host):
+        return f"see {host}.log"
+
     def end(self, host):
         return False
 
