@@ -91,7 +91,9 @@ class _Launcher:
 
         A launcher may report the end of a process before it passes on its last line.
         """
-        before, self.seen_size = self.seen_size, self.log.stat().st_size
+        before = self.seen_size
+        with contextlib.suppress(OSError):
+            self.seen_size = self.log.stat().st_size
         if self.seen_size != before or self.seen_size == self.read_size:
             return False
         self.read_size = self.seen_size

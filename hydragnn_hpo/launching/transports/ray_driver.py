@@ -117,7 +117,7 @@ def _raylet_environment() -> dict[str, str]:
 _NODE_LABEL = "ray.io/node-id"
 
 _NAMES = ("NodeName", "NodeManagerHostname", "NodeManagerAddress")
-"""Keys of a host's names."""
+"""Keys of a host's names, besides the one in its id."""
 """Ray's own label on each of its hosts, 2.49 and later; several hosts may share an address."""
 
 _GROUP_SECONDS = 10.0
@@ -161,7 +161,8 @@ class Reservations:
             extend: whether more may be reserved.
         """
         names = {
-            host: [str(node[key]) for key in _NAMES if key in node] for host, node in nodes.items()
+            host: [host.rpartition("-")[0], *(str(node[key]) for key in _NAMES if key in node)]
+            for host, node in nodes.items()
         }
         excluded, _ = find_excluded(list(nodes), self._join.excluded, names)
         usable = {host: node for host, node in nodes.items() if host not in excluded}

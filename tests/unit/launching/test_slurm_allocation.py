@@ -11,6 +11,7 @@ from hydragnn_hpo.launching.slurm_allocation import (
     Allocation,
     SlurmCommand,
     find_unusable_hosts,
+    parse_ended_tasks,
 )
 
 
@@ -156,3 +157,24 @@ def test_a_long_answer_is_read_without_waiting_for_it(answers):
         time.sleep(0.01)
     command.close()
     assert output == states
+
+
+def test_srun_says_which_host_lost_its_task_and_the_task_says_why():
+    """As srun 22.05 prints it, with ``--label``; ends of several tasks share a line."""
+    output = """\
+srun: cluster configuration lacks support for cpu binding
+ 0: slurmstepd-node1: error: execve(): /no/such/python: No such file or directory
+srun: error: node1: task 0: Exited with exit code 2
+ 3: agent: ready.
+srun: error: node[2,4]-ib: tasks 1-2: Killed
+ 1: one
+ 1: two.
+srun: error: Unable to confirm allocation for job 7: Invalid job id specified
+srun: error: n;5: task 5: Killed
+"""
+    assert parse_ended_tasks(output.splitlines()) == {
+        "node1": "exited with exit code 2: slurmstepd-node1: error: execve(): /no/such/python: "
+        "No such file or directory",
+        "node2-ib": "killed: two",
+        "node4-ib": "killed",
+    }
