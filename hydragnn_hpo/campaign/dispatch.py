@@ -78,7 +78,8 @@ def set_measured_memory(profile: ProfileConfig, slots: Sequence[Slot], lanes: in
     known = [slot.memory_mb for slot in slots if slot.memory_mb]
     if not known:
         return profile
-    return profile.model_copy(update={"memory_gb": min(known) * lanes * 2**20 / 1e9})
+    measured = min(known) * lanes * 2**20 / 1e9
+    return profile.model_copy(update={"memory_gb": min(measured, profile.memory_gb or measured)})
 
 
 SPEEDS = (
@@ -89,7 +90,9 @@ SPEEDS = (
 
 
 def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
-    """Fill in missing memory; replace the device's fields if the slots have the other kind.
+    """Set the memory that slots have; replace the device's fields if the slots have the other kind.
+
+    A job may have been given less memory of its hosts than the profile says.
 
     With a GPU's figures, hosts without GPUs would seem a hundred times too fast.
 
@@ -103,7 +106,9 @@ def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> P
         other = find_profile("generic-slurm" if kind == "gpu" else HERE)
         update = {key: getattr(other, key) for key in SPEEDS}
         profile = profile.model_copy(update={**update, "memory_gb": 0.0})
-    return profile if profile.memory_gb else set_measured_memory(profile, slots, lanes)
+    if kind == "gpu" and profile.memory_gb:
+        return profile
+    return set_measured_memory(profile, slots, lanes)
 
 
 class Dispatch:

@@ -586,6 +586,7 @@ class Agent:
 
     def _on_fork_server_lost(self, server: ForkServerProcess) -> None:
         """Report that the fork server and all ranks are gone; start another one if it can help."""
+        code = server.exit_code()
         server.end()
         self._fork_server = None
         error = self._why_lost(server)
@@ -593,7 +594,7 @@ class Agent:
         for job in self._running():
             if job.sent or error:
                 job.error = job.error or error
-                job.lose_ranks(-signal.SIGKILL)
+                job.lose_ranks(code)
                 self._finish(job)
         if error is None:  # otherwise only the next job tries again: failing imports must not loop
             self._start_fork_server()

@@ -6,6 +6,7 @@
 #SBATCH --time=01:30:00
 #SBATCH --account=mat123
 #SBATCH --partition=debug
+#SBATCH --mem=0
 #SBATCH -C nvme
 #SBATCH --network=disable_rdzv_get,job_vni,single_node_vni
 # Whole hosts: our own agents hand out their cores and devices.

@@ -6,6 +6,7 @@
 #SBATCH --time=02:00:00
 #SBATCH --account=mat123
 #SBATCH --array=1-3
+#SBATCH --mem=0
 # Whole hosts: our own agents hand out their cores and devices.
 #SBATCH --exclusive
 # Beside this script, one file for each job.

@@ -5,6 +5,7 @@
 #SBATCH --nodes=1
 #SBATCH --time=02:00:00
 #SBATCH --account=mat123
+#SBATCH --mem=0
 # Whole hosts: our own agents hand out their cores and devices.
 #SBATCH --exclusive
 # Beside this script, one file for each job.

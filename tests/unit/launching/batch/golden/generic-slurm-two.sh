@@ -6,6 +6,7 @@
 #SBATCH --time=01:30:00
 #SBATCH --account=mat123
 #SBATCH --partition=debug
+#SBATCH --mem=0
 # Whole hosts: our own agents hand out their cores and devices.
 #SBATCH --exclusive
 # Beside this script, one file for each job.

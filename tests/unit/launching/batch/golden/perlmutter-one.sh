@@ -6,6 +6,7 @@
 #SBATCH --time=02:00:00
 #SBATCH --account=mat123
 #SBATCH --qos=regular
+#SBATCH --mem=0
 #SBATCH -C gpu
 #SBATCH --gpus-per-node=4
 # Whole hosts: our own agents hand out their cores and devices.

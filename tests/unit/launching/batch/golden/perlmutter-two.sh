@@ -6,6 +6,7 @@
 #SBATCH --time=01:30:00
 #SBATCH --account=mat123
 #SBATCH --qos=debug
+#SBATCH --mem=0
 #SBATCH -C gpu
 #SBATCH --gpus-per-node=4
 # Whole hosts: our own agents hand out their cores and devices.
