@@ -10,6 +10,9 @@ from pathlib import Path
 
 _MEBI = 1 << 20
 
+SCRATCH = "HYDRAGNN_HPO_SCRATCH"
+"""Environment variable: folders on this host, between colons, where processes keep large files."""
+
 
 def read_memory(meminfo: Path = Path("/proc/meminfo")) -> dict[str, int]:
     """Return the sizes in ``/proc/meminfo``.
