@@ -18,6 +18,7 @@ from pathlib import Path
 import hydragnn_hpo
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError, StorageError
 from hydragnn_hpo.files import limit_umask
+from hydragnn_hpo.host_info import SCRATCH
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.batch_jobs import cancel_own_batch_job, in_batch_job
 from hydragnn_hpo.launching.counters import CounterProcess
@@ -69,7 +70,6 @@ from hydragnn_hpo.launching.protocol import (
     heartbeat_seconds,
 )
 from hydragnn_hpo.launching.scratch_folders import (
-    SCRATCH,
     AgentScratch,
     local_place,
     make_rank_folders,

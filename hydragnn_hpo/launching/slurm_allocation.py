@@ -105,17 +105,20 @@ def without_excluded(
 def find_excluded(
     hosts: Sequence[str], excluded: Collection[str], known: HostNames | None = None
 ) -> tuple[frozenset[str], list[str]]:
-    """Return the hosts that are excluded by any of their names, and the names that no host has.
+    """Find the hosts that are excluded by any of their names.
 
     Args:
         hosts: hosts to choose from.
         excluded: names of hosts.
         known: all hosts of the machine.
+
+    Returns:
+        The hosts, and the names that no host has.
     """
     indices = _index_names({host: () for host in hosts} | dict(known or {})) if excluded else []
     owners = {name: _find_owners(name, indices) for name in excluded}
     taken = frozenset[str]().union(*owners.values())
-    return taken, [name for name, found in owners.items() if not found]
+    return taken, [name for name in owners if not owners[name]]
 
 
 def _index_names(known: HostNames) -> list[dict[str, set[str]]]:
@@ -389,7 +392,10 @@ def parse_unusable_hosts(output: str) -> dict[str, str]:
 
 
 def query_host_names(run_query: Query = query) -> dict[str, tuple[str, ...]]:
-    """Return all hosts of the machine, each with its name on the network and its address.
+    """Ask Slurm for all names of all hosts of the machine.
+
+    Returns:
+        Host -> its name on the network and its address.
 
     Raises:
         JobError: Slurm does not answer.
