@@ -94,7 +94,7 @@ def _memory_option(profile: ProfileConfig) -> list[str]:
     batch = profile.batch
     if batch.scheduler != "slurm" or not batch.memory:
         return []
-    own = any(option.startswith("--mem") for option in batch.directives)
+    own = any(re.match(r"--mem(-per-[a-z]+)?([= ]|$)", line) for line in batch.directives)
     return [] if own else [f"--mem={batch.memory}"]
 
 

@@ -468,7 +468,8 @@ class HostRegistry:
             self._listener.on_leaving([host.name], host.ends_at)
         host.joined, host.tries, host.absence = True, 0, ""
         host.accounted = True
-        self._absent_from = min(self._absent_from, time.monotonic() + ABSENT_SECONDS)
+        latest = max(time.monotonic(), self._start_from) + ABSENT_SECONDS
+        self._absent_from = min(self._absent_from, latest)
         self._listener.on_joined(host)
 
     def _disconnect(self, host: Host) -> None:

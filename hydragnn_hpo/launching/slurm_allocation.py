@@ -90,9 +90,9 @@ def without_excluded(
         ConfigError: all hosts are excluded.
     """
     taken, unknown = find_excluded(hosts, excluded, known)
-    if hosts:
-        for name in unknown[:_WARNINGS]:
-            logger.warning("exclude.hosts names %r, but no host has that name: correct it.", name)
+    for name in unknown[:_WARNINGS] if hosts else ():
+        of_job = "" if known else " of this job"
+        logger.warning("exclude.hosts names %r, but no host%s has that name.", name, of_job)
     kept = tuple(host for host in hosts if host not in taken)
     if hosts and not kept:
         raise ConfigError(

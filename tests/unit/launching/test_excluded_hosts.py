@@ -83,9 +83,15 @@ def test_a_name_that_no_host_has_is_warned_of(caplog, name):
     caplog.set_level(logging.WARNING)
     assert without_excluded(["node1", "node2"], [name], KNOWN) == ("node1", "node2")
     (record,) = caplog.records
-    assert record.getMessage() == (
-        f"exclude.hosts names {name!r}, but no host has that name: correct it."
-    )
+    assert record.getMessage() == (f"exclude.hosts names {name!r}, but no host has that name.")
+
+
+def test_where_only_the_hosts_of_a_job_are_known_a_name_may_be_that_of_another(caplog):
+    """PBS names no others; nodes may be listed with their domain."""
+    hosts = ["x1.site.org", "x2.site.org"]
+    assert without_excluded(hosts, {"x1": "slow", "x9": ""}) == ("x2.site.org",)
+    (message,) = caplog.messages
+    assert message == "exclude.hosts names 'x9', but no host of this job has that name."
 
 
 def test_a_host_of_another_job_is_no_unknown_one(caplog):

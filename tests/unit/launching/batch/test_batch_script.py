@@ -215,6 +215,7 @@ def test_pbs_jobs_know_their_end_and_number(shell, batch_request, content, profi
         ({"memory": ""}, []),
         ({"directives": ("--mem-per-gpu=60G",)}, ["#SBATCH --mem-per-gpu=60G"]),
         ({"directives": ("--mem 100G",)}, ["#SBATCH --mem 100G"]),
+        ({"directives": ("--mem-bind=local",)}, ["#SBATCH --mem=0", "#SBATCH --mem-bind=local"]),
         ({"scheduler": "pbs"}, []),
     ],
 )
