@@ -115,38 +115,30 @@ def find_excluded(
     Returns:
         The hosts, and the names that no host has.
     """
-    indices = _index_names({host: () for host in hosts} | dict(known or {})) if excluded else []
-    owners = {name: _find_owners(name, indices) for name in excluded}
-    taken = frozenset[str]().union(*owners.values())
-    return taken, [name for name in owners if not owners[name]]
+    named = {host: {host.lower()} for host in hosts} if excluded else {}
+    for host, others in (known or {}).items():
+        named[host] = {name.lower() for name in (host, *others)}
+    owners = {name: _find_owners(name.lower(), named) for name in excluded}
+    return frozenset[str]().union(*owners.values()), [name for name in owners if not owners[name]]
 
 
-def _index_names(known: HostNames) -> list[dict[str, set[str]]]:
-    """Return the hosts by four kinds of names, see ``_find_owners``."""
-    indices: list[dict[str, set[str]]] = [{}, {}, {}, {}]
-    for host, others in known.items():
-        names = {name.lower() for name in (host, *others)}
-        longer = {_cut_domain(name) for name in names if name != _cut_domain(name)}
-        kinds = ({host.lower()}, names, longer, names - longer)
-        for index, keys in zip(indices, kinds, strict=True):
-            for key in keys:
-                index.setdefault(key, set()).add(host)
-    return indices
-
-
-def _find_owners(name: str, indices: Sequence[Mapping[str, set[str]]]) -> set[str]:
+def _find_owners(name: str, named: Mapping[str, set[str]]) -> set[str]:
     """Return the hosts that a name refers to; a host's own name goes before its other names.
 
     A name without a domain is one in any domain, unless a host has just that name. One with a
     domain is also that of a host of which no domain is known.
+
+    Args:
+        name: in lower case.
+        named: all names of each host, in lower case.
     """
-    by_host, by_name, without_domain, of_unknown_domain = indices
-    name = name.lower()
-    if owners := by_host.get(name) or by_name.get(name):
-        return owners
+    if exact := {host for host, names in named.items() if name in names}:
+        return {host for host in exact if host.lower() == name} or exact
     short = _cut_domain(name)
-    index = without_domain if short == name else of_unknown_domain
-    return index.get(short, set())
+    if short == name:
+        return {host for host, names in named.items() if name in map(_cut_domain, names)}
+    holders = {host: names - {short} for host, names in named.items() if short in names}
+    return {host for host, names in holders.items() if short not in map(_cut_domain, names)}
 
 
 def _cut_domain(name: str) -> str:
