@@ -1,18 +1,22 @@
 """Loops over numpy arrays as machine code, by numba, cached for the user.
 
 A loop is compiled at its first use, for one dtype, in about a second, and kept in a folder that
-only its user can write to, since loading it runs it (Law 10). The folder's name has a hash of the
-processor, numba's version and the sources of all loops of one kind. It holds one signature per
-loop, so that processes that compile at the same time write the same: numba's index of a function
-would mix up two signatures.
+only its user can write to, since loading it runs it (Law 10): in the home folder, or in scratch
+where nothing can be written at home, as on the hosts of some clusters. The folder's name has a hash
+of the processor, numba's version and the sources of all loops of one kind. It holds one signature
+per loop, so that processes that compile at the same time write the same: numba's index of a
+function would mix up two signatures.
 """
 
+import contextlib
 import functools
 import hashlib
 import logging
+import os
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,8 @@ from numba.core.codegen import get_host_cpu_features
 from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
 
-from hydragnn_hpo.files import cache_folder, make_private
+from hydragnn_hpo.files import cache_folder, is_own, make_private
+from hydragnn_hpo.host_info import SCRATCH, create_private, private_folder
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +80,9 @@ class LoopLocator(UserProvidedCacheLocator):
         settings: Any = numba.config
         self._cache_path = str(settings.CACHE_DIR)
 
+    def ensure_cache_path(self) -> None:
+        """Accept the folder, which exists, also where loops can only be read."""
+
     def get_source_stamp(self) -> str:
         """Return what never changes."""
         return ""
@@ -123,22 +131,35 @@ class CompiledLoops:
         loop, words = self.loops[name]
         number, freedoms = getattr(numba.types, dtype), name not in self.exact and _FASTMATH
         arguments = [_argument_type(word, number) for word in words.split()]
-        folder = self.folder(dtype)
-        if folder is not None and make_private(folder):
+        for folder in self._usable_folders(name, dtype):
             try:
                 return _compile(loop, arguments, freedoms, folder)
             except Exception as error:  # a full disk, or a file that a crash left torn: any class
                 logger.info("kernel %s is not cached in %s: %s.", name, folder, error)
+        warn_uncached()
         return _compile(loop, arguments, freedoms, None)
 
-    def folder(self, dtype: str) -> Path | None:
-        """Return the folder of this processor's loops for one dtype; None without a home.
+    def _usable_folders(self, name: str, dtype: str) -> Iterator[Path]:
+        """Yield the folders that hold a loop already, or that it can be written to."""
+        for folder in self.folders(dtype, make=True):
+            if self._holds(folder, name) or (make_private(folder) and os.access(folder, os.W_OK)):
+                yield folder
+
+    def _holds(self, folder: Path, name: str) -> bool:
+        """Check whether a folder that only this user can write to holds a loop."""
+        loop, _ = self.loops[name]
+        file = loop.__module__.rpartition(".")[2]
+        return is_own(folder) and any(folder.glob(f"{file}.{loop.__name__}-*.nbi"))
+
+    def folders(self, dtype: str, *, make: bool = False) -> Iterator[Path]:
+        """Yield the folders for this processor's loops for one dtype, the best first.
 
         Numba looks at the file of a loop alone, and loops call those of other files: their sources
         name the folder, too.
         """
         modules = {__name__, *self.parts, *(loop.__module__ for loop, _ in self.loops.values())}
-        return _folder(tuple(str(sys.modules[each].__file__) for each in sorted(modules)), dtype)
+        name = _folder_name(tuple(str(sys.modules[each].__file__) for each in sorted(modules)))
+        return (place / f"{name}-{dtype}" for place in _cache_places(make=make))
 
     def load_cached(self) -> None:
         """Load numba's registries and the loops in the cache; forked ranks have them in memory.
@@ -148,12 +169,8 @@ class CompiledLoops:
         cpu_target.typing_context.refresh()
         cpu_target.target_context.refresh()
         for dtype in ("float32", "float64"):
-            folder = self.folder(dtype)
-            if folder is None:
-                return
-            for name, (loop, _) in self.loops.items():
-                file = loop.__module__.rpartition(".")[2]
-                if any(folder.glob(f"{file}.{loop.__name__}-*.nbi")):
+            for name in self.loops:
+                if any(self._holds(folder, name) for folder in self.folders(dtype)):
                     self.compile(name, dtype)
 
 
@@ -194,14 +211,36 @@ def _argument_type(word: str, number: Any) -> Any:
 
 
 @functools.cache
-def _folder(sources: tuple[str, ...], dtype: str) -> Path | None:
-    """Return the folder of loops of some files; None for a user without a home."""
+def _folder_name(sources: tuple[str, ...]) -> str:
+    """Return what names the folders of loops of some files, on this processor."""
     checksum = hashlib.sha256()
     for file in sources:
         checksum.update(Path(file).read_bytes())
     parts = [*map(str, cpu_target.target_context.codegen().magic_tuple()), numba.__version__]
-    name = hashlib.sha256(repr([*parts, checksum.hexdigest()]).encode()).hexdigest()[:16]
-    try:
-        return cache_folder("kernels") / f"{name}-{dtype}"
-    except RuntimeError:
-        return None
+    return hashlib.sha256(repr([*parts, checksum.hexdigest()]).encode()).hexdigest()[:16]
+
+
+def _cache_places(*, make: bool) -> Iterator[Path]:
+    """Yield the folders of caches that this user may have, the best first.
+
+    Args:
+        make: whether to make private folders in scratch, where others may write.
+    """
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        yield cache_folder("kernels")
+    for scratch in (*os.environ.get(SCRATCH, "").split(":"), tempfile.gettempdir()):
+        folder = private_folder(Path(scratch))
+        with contextlib.suppress(OSError):
+            if scratch and (make or folder.exists()) and create_private(folder):
+                yield folder / "kernels"
+
+
+@functools.cache
+def warn_uncached() -> None:
+    """Warn once that loops cannot be cached; forked ranks have heard of it."""
+    logger.warning(
+        "compiled loops cannot be kept in %s: each start compiles them again, for seconds; set "
+        "HOME, XDG_CACHE_HOME or %s to a folder that can be written.",
+        " or ".join(map(str, _cache_places(make=True))) or "any folder",
+        SCRATCH,
+    )

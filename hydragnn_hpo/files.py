@@ -304,7 +304,8 @@ def make_private(place: Path) -> bool:
     """
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place.chmod(0o700)
+        if not is_own(place):  # on a read-only file system no mode can be changed
+            place.chmod(0o700)
     except OSError:
         return False
     return is_own(place)

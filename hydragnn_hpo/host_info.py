@@ -5,9 +5,13 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 _MEBI = 1 << 20
+
+SCRATCH = "HYDRAGNN_HPO_SCRATCH"
+"""Environment variable: folders on this host, between colons, where processes keep large files."""
 
 
 def read_memory(meminfo: Path = Path("/proc/meminfo")) -> dict[str, int]:
@@ -25,41 +29,111 @@ def read_memory(meminfo: Path = Path("/proc/meminfo")) -> dict[str, int]:
     return {name: int(kilobytes) * 1024 for name, kilobytes in lines}
 
 
-def host_memory_mb(
-    meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup/memory.max")
-) -> int:
-    """Return the memory of this host, or of the container of this process, in MiB; 0 if unknown."""
-    physical = read_memory(meminfo).get("MemTotal", 0) // _MEBI
-    if not physical:
-        return 0
-    try:
-        return min(physical, int(group.read_text()) // _MEBI)
-    except (OSError, ValueError):  # no group, or "max"
-        return physical
+@dataclass(frozen=True)
+class MemoryGroup:
+    """A control group that may limit the memory of this process."""
+
+    folder: Path
+    limit_file: str
+    usage_file: str
+    cache_key: str
+    """Name in ``memory.stat`` of the file caches that the kernel can drop."""
+    kills_file: str
+
+    def read(self, name: str, pattern: str = r"(\d+)\s*") -> int | None:
+        """Return a number from one of its files; None if there is none, as for no limit."""
+        with contextlib.suppress(OSError):
+            if match := re.search(rf"^{pattern}$", (self.folder / name).read_text(), re.MULTILINE):
+                return int(match[1])
+        return None
+
+    @property
+    def limit(self) -> int | None:
+        """Most bytes that its processes may use; None if it sets no limit."""
+        return self.read(self.limit_file)
+
+    @property
+    def free(self) -> int | None:
+        """Bytes that it leaves, file caches included; None if it sets no limit."""
+        limit, used = self.limit, self.read(self.usage_file)
+        if limit is None or used is None:
+            return None
+        return limit - used + (self.read("memory.stat", rf"{self.cache_key} (\d+)") or 0)
+
+    @property
+    def kills(self) -> int | None:
+        """Number of its processes that the kernel has killed for lack of memory."""
+        return self.read(self.kills_file, r"oom_kill (\d+)")
+
+
+_VERSION_1 = (
+    *("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    *("total_inactive_file", "memory.oom_control"),
+)
+_VERSION_2 = ("memory.max", "memory.current", "inactive_file", "memory.events")
+
+
+def memory_groups(root: Path = Path("/")) -> list[MemoryGroup]:
+    """Return the control groups that may limit this process's memory, the innermost first.
+
+    A batch scheduler may limit a job, its steps and its tasks, each in a group inside the other. A
+    container often sees its own group as the outermost, under a path that does not exist.
+
+    Args:
+        root: folder of ``proc`` and ``sys``.
+    """
+    groups: list[MemoryGroup] = []
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kinds, place = line.split(":", maxsplit=2)
+            if kinds and "memory" not in kinds.split(","):
+                continue
+            mount = root / "sys/fs/cgroup" / ("memory" if kinds else "")
+            inner = mount / place.strip("/")
+            folders = (f for f in (inner, *inner.parents) if f.is_relative_to(mount))
+            groups += (MemoryGroup(f, *(_VERSION_1 if kinds else _VERSION_2)) for f in folders)
+    return groups
+
+
+def host_memory_mb(root: Path = Path("/"), *, installed: bool = False) -> int:
+    """Return the memory that this process and others of its job may use, in MiB; 0 if unknown.
+
+    Args:
+        root: folder of ``proc`` and ``sys``.
+        installed: return the memory of the host, whatever control groups allow.
+    """
+    physical = read_memory(root / "proc/meminfo").get("MemTotal", 0)
+    limits = [] if installed else [group.limit for group in memory_groups(root)]
+    return min([physical, *(limit for limit in limits if limit is not None)]) // _MEBI
+
+
+def free_bytes(root: Path = Path("/")) -> int:
+    """Return the bytes that this host and the control groups of this process leave free.
+
+    Args:
+        root: folder of ``proc`` and ``sys``.
+    """
+    available = read_memory(root / "proc/meminfo").get("MemAvailable", 2**62)
+    left = (group.free for group in memory_groups(root))
+    return max(min([available, *(free for free in left if free is not None)]), 0)
 
 
 def count_memory_kills(root: Path = Path("/")) -> int:
     """Return how many processes the kernel has killed for lack of memory; 0 if unknown.
 
-    Those of this process's own control group, of version 1 or 2, where it counts them; else all
-    of this host.
+    Those of this process's own control group where it counts them; else all of this host.
 
     Args:
         root: folder of ``proc`` and ``sys``.
     """
-    places = [root / "proc/vmstat"]
-    with contextlib.suppress(OSError, ValueError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, kinds, own = line.split(":", maxsplit=2)
-            group = root / "sys/fs/cgroup" / ("memory" if kinds else "") / own.strip("/")
-            if "memory" in kinds.split(","):
-                places.insert(0, group / "memory.oom_control")
-            elif not kinds:
-                places.insert(-1, group / "memory.events")
-    for place in places:
-        with contextlib.suppress(OSError):
-            if match := re.search(r"^oom_kill (\d+)$", place.read_text(), re.MULTILINE):
-                return int(match[1])
+    counts = (group.kills for group in memory_groups(root))
+    own = next((kills for kills in counts if kills is not None), None)
+    if own is not None:
+        return own
+    with contextlib.suppress(OSError):
+        text = (root / "proc/vmstat").read_text()
+        if match := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
+            return int(match[1])
     return 0
 
 

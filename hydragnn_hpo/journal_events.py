@@ -94,6 +94,14 @@ class HostLostEvent(_HostEvent):
     """A sentence for a person."""
 
 
+class HostsAbsentEvent(_Event):
+    """Hosts of the allocation have never had an agent, although others have."""
+
+    event: Literal["hosts_absent"]
+    hosts: Mapping[str, str]
+    """Host -> reason, as the end of a sentence that begins with the host."""
+
+
 class HostFailedEvent(_HostEvent):
     """A failure that counts against a host; two with different causes put it in quarantine."""
 
@@ -361,6 +369,7 @@ JournalEvent = (
     | HostFailedEvent
     | QuarantinedEvent
     | HostWarnedEvent
+    | HostsAbsentEvent
     | UnreadEvent
     | ProposedEvent
     | PlacedEvent

@@ -51,6 +51,7 @@ STATE_NAMES = (
 STATE: dict[str, str] = dict(zip(STATE_NAMES, STATE_NAMES, strict=True)) | {
     "hosts": "hosts.slots",
     "hosts_lost": "hosts.lost",
+    "hosts_absent": "hosts.absent",
     "host_failures": "hosts.failures",
     "hosts_quarantined": "hosts.quarantined",
     "host_warnings": "hosts.warned",

@@ -675,6 +675,10 @@ class StubTransport:
         news, self._news = self._news, []
         return news
 
+    def find_last_words(self, host: str) -> str:
+        """Return where the output of the stubs is."""
+        return f"see {self.log}"
+
     def end(self, host: str) -> bool:
         """Return False: the next agent of a silent host ends what is left there."""
         return False

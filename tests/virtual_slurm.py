@@ -98,6 +98,8 @@ class VirtualSlurm:
         gpus: int = 0,
         gpus_of: Mapping[str, int] | None = None,
         cores_of: Mapping[str, set[int]] | None = None,
+        suffix: str = "",
+        more_conf: str = "",
     ) -> None:
         """Lay out a cluster.
 
@@ -108,10 +110,13 @@ class VirtualSlurm:
             gpus: fake ones of each host: Slurm hands them out, no driver knows them.
             gpus_of: of hosts that have lost some.
             cores_of: what hosts may use that are confined to some cores of this machine.
+            suffix: end of the names of all hosts.
+            more_conf: further lines of slurm.conf; a later line wins.
         """
         self.cpus, self.gpus = cpus, gpus
         self._gpus_of, self._cores_of = gpus_of or {}, cores_of or {}
-        self.folder, self.hosts = folder, [f"node{n}" for n in range(1, hosts + 1)]
+        self.folder, self.hosts = folder, [f"node{n}{suffix}" for n in range(1, hosts + 1)]
+        self._more_conf = more_conf
         self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), TAG: str(folder)}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._jobs: list[str] = []
@@ -126,7 +131,8 @@ class VirtualSlurm:
             gpus = self._gpus_of.get(host, self.gpus)
             has = f"CPUs={self.cpus} RealMemory=4096" + (f" Gres=gpu:{gpus}" * bool(gpus))
             lines.append(f"NodeName={host} {where} {has} State=UNKNOWN\n")
-        listed = f"node[1-{len(self.hosts)}]"
+        listed = ",".join(self.hosts)
+        lines.append(self._more_conf)
         lines.append(f"PartitionName=all Nodes={listed} Default=YES OverSubscribe=EXCLUSIVE\n")
         if self.gpus:
             lines.append("GresTypes=gpu\n")

@@ -156,15 +156,17 @@ class AuxiliaryJobs:
             self._count += 1
             job = AuxiliaryJob(self._run, kind, f"{kind}.{self._epoch}.{self._count}")
             ended = self._end_of(job, spec, tried)
-            again = self._goes_again(job, ended, tried)
-            if again and len(tried) >= TRIES and ended.get("away"):
+            last, lost = len(tried) >= TRIES, job.was_lost(ended)
+            if last and lost and ended.get("away"):
                 raise Drained(f"the {kind} job was lost with its host {TRIES} times")
-            if len(tried) >= TRIES or not again:
+            if last or not self._goes_again(job, ended, tried):
                 return job.answer(ended["codes"])
 
     def _goes_again(self, job: AuxiliaryJob, ended: JobEnd, tried: Sequence[str]) -> bool:
         if job.was_lost(ended):
-            logger.warning("the %s job was lost; it is sent again.", job.kind)
+            memory = OUT_OF_MEMORY in ended["codes"]
+            how = "killed, as memory had run out" if memory else "lost"
+            logger.warning("the %s job was %s; it is sent again.", job.kind, how)
             return True
         if len(tried) > 1 or not job.failed() or self._choose(tried).host in tried:
             return False

@@ -15,7 +15,7 @@ from typing import Any
 from hydragnn_hpo.campaign.attempts import Attempts, replay_stop_rule
 from hydragnn_hpo.campaign.auxiliary_job import AuxiliaryJobs
 from hydragnn_hpo.campaign.backends import TETHERED
-from hydragnn_hpo.campaign.dispatch import Dispatch, HostHealth
+from hydragnn_hpo.campaign.dispatch import Dispatch, HostHealth, warn_absent
 from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.fold_fits import FoldFits
@@ -322,6 +322,7 @@ class Controller:
         # one-slot campaign is reproducible (Law 5).
         self.proposals.propose_next()
         self._process_events()
+        self.host_health.check_enough_joined()
         self.host_health.quarantine_failing()
         self.request_handler.handle_new()
         self.watch(self.state, self)
@@ -424,6 +425,8 @@ class Controller:
                 self.event_store.append("zygote_ready", durable=False, **fields)
             elif event.kind == "counters":
                 self.energy_meter.on_event(event)
+            elif event.kind == "hosts_absent":
+                warn_absent(event.data["hosts"], event.data["of"])
             elif event.kind == "adopted" and event.job:
                 self.attempts.adopt(event.job)
             elif event.kind in ("zygote_lost", "agent_lost"):

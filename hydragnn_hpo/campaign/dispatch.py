@@ -1,7 +1,9 @@
 """Connect state and planner: price trials, place them on slots, and write their jobs."""
 
 import logging
-from collections.abc import Collection, Sequence
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.journal_events import AttemptOutcome
-from hydragnn_hpo.launching import Event, Job, Slot
+from hydragnn_hpo.launching import ABSENT_SECONDS, Event, Job, Slot
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import (
     CostModel,
@@ -45,6 +47,9 @@ def merge_slots(slots: Sequence[Slot]) -> Slot:
     cores = tuple(sorted({core for slot in slots for core in slot.cores}))
     return replace(slots[0], cores=cores, memory_mb=sum(slot.memory_mb for slot in slots))
 
+
+NAMED = 20
+"""Most hosts without an agent that are warned about one by one."""
 
 FEW = 16
 """Most joining hosts that are added to the pool one by one; for more it is rebuilt."""
@@ -73,7 +78,8 @@ def set_measured_memory(profile: ProfileConfig, slots: Sequence[Slot], lanes: in
     known = [slot.memory_mb for slot in slots if slot.memory_mb]
     if not known:
         return profile
-    return profile.model_copy(update={"memory_gb": min(known) * lanes * 2**20 / 1e9})
+    measured = min(known) * lanes * 2**20 / 1e9
+    return profile.model_copy(update={"memory_gb": min(measured, profile.memory_gb or measured)})
 
 
 SPEEDS = (
@@ -84,7 +90,9 @@ SPEEDS = (
 
 
 def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
-    """Fill in missing memory; replace the device's fields if the slots have the other kind.
+    """Set the memory that slots have; replace the device's fields if the slots have the other kind.
+
+    A job may have been given less memory of its hosts than the profile says.
 
     With a GPU's figures, hosts without GPUs would seem a hundred times too fast.
 
@@ -98,7 +106,9 @@ def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> P
         other = find_profile("generic-slurm" if kind == "gpu" else HERE)
         update = {key: getattr(other, key) for key in SPEEDS}
         profile = profile.model_copy(update={**update, "memory_gb": 0.0})
-    return profile if profile.memory_gb else set_measured_memory(profile, slots, lanes)
+    if kind == "gpu" and profile.memory_gb:
+        return profile
+    return set_measured_memory(profile, slots, lanes)
 
 
 class Dispatch:
@@ -356,12 +366,27 @@ FAILURES = 2
 """Number of different failures after which a host gets no more trials."""
 
 
+def warn_absent(absent: Mapping[str, str], hosts: int) -> None:
+    """Warn about hosts without an agent.
+
+    Args:
+        absent: host -> end of a sentence that begins with it.
+        hosts: number of all hosts of the allocation.
+    """
+    for host, reason in list(absent.items())[:NAMED]:
+        logger.warning("host %s %s.", host, reason.rstrip("."))
+    if len(absent) > NAMED:
+        logger.warning("%d of %d hosts have no agent; status names them.", len(absent), hosts)
+
+
 class HostHealth:
     """Records joined and lost hosts, and quarantines those that fail."""
 
     def __init__(self, event_store: EventStore, dispatch: Dispatch) -> None:
         """Start without hosts; events of the backend add them."""
         self.event_store, self.dispatch = event_store, dispatch
+        self._absent: dict[str, str] = {}
+        self._hosts, self._waiting, self._last_join = 0, 0, time.monotonic()
         self._ends: dict[str, float] = {}
         """When hosts of other allocations leave, in seconds since the Unix epoch, by host."""
 
@@ -373,12 +398,35 @@ class HostHealth:
         if event.kind == "host_joined":
             fields = {key: event.data[key] for key in ("host", "slots")}
             self.event_store.append("host_joined", durable=False, **fields)
+            self._last_join = time.monotonic()
+            self._absent.pop(event.data["host"], None)
         elif event.kind == "host_leaving":
             self._ends[event.data["host"]] = event.data["ends_at"]
         elif event.kind == "host_lost":
             self._ends.pop(event.data["host"], None)
             self._mark_host_lost(event.data["host"], event.data["reason"])
-        return event.kind in ("host_joined", "host_leaving", "host_lost")
+        elif event.kind == "hosts_absent":
+            self.event_store.append("hosts_absent", hosts=event.data["hosts"])
+            self._absent |= event.data["hosts"]
+            self._hosts, self._waiting = event.data["of"], event.data["waiting"]
+        return event.kind in ("host_joined", "host_leaving", "host_lost", "hosts_absent")
+
+    def check_enough_joined(self) -> None:
+        """Check whether as many hosts have started as the campaign needs, unless more may come.
+
+        Raises:
+            JobError: too few have.
+        """
+        fewest = self.dispatch.config.launch.min_hosts or math.ceil(self._hosts / 2)
+        joined = self._hosts - len(self._absent)
+        quiet = time.monotonic() - self._last_join > ABSENT_SECONDS
+        if self._absent and joined < fewest and (quiet or not self._waiting):
+            host, reason = next(iter(self._absent.items()))
+            raise JobError(
+                f"{joined} of {self._hosts} hosts started, fewer than the {fewest} of "
+                f"launch.min_hosts: host {host} {reason}. Correct that, exclude such hosts, or "
+                "lower launch.min_hosts."
+            )
 
     def close_ending_hosts(self, now: float, *, checkpoint: float) -> list[Trial]:
         """Close hosts that leave soon for new trials.

@@ -45,7 +45,7 @@ LOOK_SECONDS = 1.0
 """Time between two readings of the run directory."""
 
 RESTART_SECONDS = 10.0
-"""Between two starts of an agent on one host."""
+"""Between two starts of an agent on one host; six times as long where the first was in vain."""
 
 LEAVING_SECONDS = 20.0
 """Time that trials on these hosts get to write checkpoints when the allocation must leave."""
@@ -94,6 +94,8 @@ class AllocationMember:
         self._journal = JournalFollower(run.journal)
         self._due = dict.fromkeys(self.transport.hosts, 0.0)
         """When to start an agent on each host that has none, in monotonic time."""
+        self._reasons: dict[str, str] = {}
+        """Why the last agent of a host could not be started."""
         self._served = False
         self._until = self.transport.ends_at - LAST_SECONDS
         self._next_look = 0.0
@@ -211,8 +213,11 @@ class AllocationMember:
         except JobError as error:
             return str(error)
         for news in reports:
-            logger.warning("host %s %s", news.host, news.reason)
-            self._due[news.host] = now + RESTART_SECONDS
+            known = self._reasons.get(news.host) == news.reason
+            if not known:
+                logger.warning("host %s %s", news.host, news.reason)
+            self._reasons[news.host] = news.reason
+            self._due[news.host] = now + RESTART_SECONDS * (6 if known else 1)
         if due := [host for host, when in self._due.items() if when <= now]:
             for host in due:
                 del self._due[host]

@@ -20,6 +20,7 @@ from hydragnn_hpo.journal_events import (
     HostFailedEvent,
     HostJoinedEvent,
     HostLostEvent,
+    HostsAbsentEvent,
     HostWarnedEvent,
     JournalEvent,
     ObjectiveChangedEvent,
@@ -155,6 +156,8 @@ class Hosts:
     """Slots of the present hosts, by host."""
     lost: dict[str, str] = field(default_factory=dict)
     """Reason of the loss, by lost host."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Why a host has never had an agent, by host."""
     failures: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Causes of failures by host: names of trials lost on it, and ``lost N`` for its own losses."""
     newest_loss: tuple[float, str] = (-math.inf, "")
@@ -321,6 +324,7 @@ def _on_opened(state: State, event: OpenedEvent) -> None:
         by_host[slot.rpartition(":")[0]].append(slot)
     state.hosts.slots = {host: tuple(slots) for host, slots in by_host.items()}
     state.hosts.lost.clear()
+    state.hosts.absent.clear()
     state.draining = False
 
 
@@ -491,6 +495,11 @@ def _on_ending(state: State, event: EndingEvent) -> None:
 def _on_host_joined(state: State, event: HostJoinedEvent) -> None:
     state.hosts.slots[event["host"]] = tuple(event["slots"])
     state.hosts.lost.pop(event["host"], None)
+    state.hosts.absent.pop(event["host"], None)
+
+
+def _on_hosts_absent(state: State, event: HostsAbsentEvent) -> None:
+    state.hosts.absent |= event["hosts"]
 
 
 def _on_host_lost(state: State, event: HostLostEvent) -> None:
@@ -556,6 +565,7 @@ _HANDLERS: dict[str, Callable[[State, Any], None]] = {
     "ending": _on_ending,
     "host_joined": _on_host_joined,
     "host_lost": _on_host_lost,
+    "hosts_absent": _on_hosts_absent,
     "host_failed": _on_host_failed,
     "quarantined": _on_quarantined,
     "energy": _on_energy,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
 from hydragnn_hpo.campaign.event_store import read_state
@@ -75,6 +75,8 @@ class Status:
     lost: dict[str, str]
     """Why a host is gone, by host."""
     quarantined: dict[str, str]
+    absent: dict[str, str] = field(default_factory=dict)
+    """Why a host of the allocation never had an agent, by host."""
     excluded: int = 0
     """Hosts that the run leaves alone."""
     best: Trial | None = None
@@ -114,6 +116,7 @@ class Status:
                 "slots": self.slots,
                 "lost": self.lost,
                 "quarantined": self.quarantined,
+                "absent": self.absent,
                 "warned": self.warned,
                 "excluded": self.excluded,
             },
@@ -157,15 +160,33 @@ def build_status(
         training_now=ledger.training_now,
         slots=ledger.slots,
         hosts=ledger.hosts[0],
-        lost=dict(state.hosts.lost),
-        quarantined=dict(state.hosts.quarantined),
+        **_troubled_hosts(state),
         best=_best(state),
         ends_in=ends_in,
         joules=sum(trial.joules for trial in state.trials.values()),
         energy=replace(state.energy),  # the fold goes on
-        warned=dict(state.hosts.warned),
         failures=_failures(state),
     )
+
+
+class _TroubledHosts(TypedDict):
+    """Fields of ``Status`` about hosts, each with reasons by host."""
+
+    lost: dict[str, str]
+    quarantined: dict[str, str]
+    absent: dict[str, str]
+    warned: dict[str, str]
+
+
+def _troubled_hosts(state: State) -> _TroubledHosts:
+    """Return copies, since the fold goes on."""
+    hosts = state.hosts
+    return {
+        "lost": dict(hosts.lost),
+        "quarantined": dict(hosts.quarantined),
+        "absent": dict(hosts.absent),
+        "warned": dict(hosts.warned),
+    }
 
 
 def describe_trial(trial: Trial) -> str:

@@ -43,6 +43,7 @@ from hydragnn_hpo.launching import (
     compress_hosts,
     detect_slots,
     find_devices,
+    find_excluded,
     read_run_excluded,
     step_environment,
     worst,
@@ -347,9 +348,10 @@ def _campaign(site: Acceptance) -> list[Finding]:
             process.kill()
     if code and not paused:
         raise StepFailed(f"the campaign ended with code {code}: {last_lines(log)}")
-    hosts = set(site.hosts.able if site.hosts.kind != "here" else ())
+    hosts = site.hosts.able if site.hosts.kind != "here" else ()
     events = list(read_journal(run.journal))
-    return check_campaign(events, hosts - set(read_run_excluded(run.path)), run)
+    excluded, _ = find_excluded(hosts, read_run_excluded(run.path))
+    return check_campaign(events, set(hosts) - excluded, run)
 
 
 def _write_campaign(site: Acceptance) -> Path:

@@ -194,10 +194,16 @@ def _show_command(
 
 def _exclude(findings: "Sequence[Finding]", hosts: Sequence[str], target: Path | None) -> list[str]:
     """Add bad hosts to a list; return sentences about it."""
-    from hydragnn_hpo.launching import add_excluded, compress_hosts, read_excluded, to_exclude
+    from hydragnn_hpo.launching import (
+        add_excluded,
+        compress_hosts,
+        find_excluded,
+        read_excluded,
+        to_exclude,
+    )
 
     bad = to_exclude(findings, hosts)
-    known = set(read_excluded(target)) if target and target.exists() else set()
+    known, _ = find_excluded(hosts, read_excluded(target) if target and target.exists() else ())
     notes = []
     if bad and len(set(bad) | known) >= len(hosts):
         notes.append("None is excluded: none would be left. Mend the site or the profile first.")

@@ -80,7 +80,10 @@ def headline(status: Status) -> str:
 
 def use_of_slots(status: Status) -> str:
     """Return the numbers of slots and hosts, and the slot utilization, in one line."""
-    where = f"{count(status.slots, 'slot')} on {count(status.hosts, 'host')}"
+    hosts = count(status.hosts, "host")
+    if status.absent:
+        hosts = f"{status.hosts} of {count(status.hosts + len(status.absent), 'host')}"
+    where = f"{count(status.slots, 'slot')} on {hosts}"
     if status.utilization.slot_seconds == 0:
         return where
     so_far = percent(status.utilization.share("training"))
@@ -118,8 +121,14 @@ def energy_line(status: Status) -> str:
 
 
 def troubled_hosts(status: Status) -> Iterator[str]:
-    """Yield the lost and the quarantined hosts by name, and the number of excluded ones."""
-    kinds = {"lost": status.lost, "in quarantine": status.quarantined}
+    """Yield lost, absent and quarantined hosts by name, and the number of excluded ones."""
+    kinds = {
+        "lost": status.lost,
+        "without an agent": {
+            host: reason.removeprefix("has no agent, ") for host, reason in status.absent.items()
+        },
+        "in quarantine": status.quarantined,
+    }
     for what, hosts in kinds.items():
         if hosts:
             yield f"{len(hosts)} {what}: {_name_hosts(hosts)}"

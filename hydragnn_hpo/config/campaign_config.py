@@ -147,6 +147,14 @@ class MachineConfig(Config):
         return self
 
 
+class LaunchConfig(Config):
+    """How a campaign starts on the hosts of its allocation. Read by ``campaign.dispatch``."""
+
+    min_hosts: Annotated[int, Field(ge=0, le=10**5)] = 0
+    """Fewest hosts that must start for the campaign to go on. 0: half of those of the allocation,
+    rounded up; 1: it goes on with any."""
+
+
 class CampaignConfig(Config):
     """A campaign. Read by ``campaign.controller``."""
 
@@ -177,6 +185,9 @@ class CampaignConfig(Config):
 
     machine: MachineConfig = MachineConfig()
     """The machine and its backend."""
+
+    launch: LaunchConfig = LaunchConfig()
+    """How it starts on its hosts."""
 
     command: CommandConfig | None = None
     """A command to run as a trial in place of a training."""

@@ -124,6 +124,12 @@ Directive = Annotated[
 ]
 """What follows ``#SBATCH`` or ``#PBS``: an option, perhaps with a value after a space."""
 
+MemoryRequest = Annotated[
+    str,
+    _matching(r"([0-9]+[KMGT]?)?", "amount of memory: write 0 for all of it, or one such as 240G"),
+]
+"""Memory of a host, as Slurm's ``--mem`` reads it."""
+
 Visible = Literal[
     "", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
 ]
@@ -213,6 +219,10 @@ class BatchConfig(Config):
 
     account_needed: bool = False
     """Whether the scheduler refuses jobs without an account."""
+
+    memory: MemoryRequest = "0"
+    """Memory of each host that a Slurm job asks for (``--mem``): ``0`` is all of it; empty asks for
+    nothing, for sites that refuse such a request. ``directives`` about memory go before it."""
 
     modules: tuple[Module, ...] = ()
     """Environment modules to load, in this order."""

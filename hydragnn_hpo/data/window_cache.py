@@ -38,7 +38,7 @@ from hydragnn_hpo.data.store_index import (
 from hydragnn_hpo.data.store_parts import WindowReader
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.file_records import StoreStats
-from hydragnn_hpo.host_info import read_memory
+from hydragnn_hpo.host_info import free_bytes
 
 MEMORY = "HYDRAGNN_HPO_WINDOW_MEMORY"
 """Environment variable with the bytes of windows that a process may keep."""
@@ -284,12 +284,7 @@ def _default_memory() -> int:
     text = os.environ.get(MEMORY)
     if text is None:
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        return min(_MOST, _free_memory() // (4 * max(processes, 1)))
+        return min(_MOST, free_bytes() // (4 * max(processes, 1)))
     if not (text.isascii() and text.isdigit()):
         raise ConfigError(f"{MEMORY} is {text!r}; set it to a number of bytes.")
     return int(text)
-
-
-def _free_memory() -> int:
-    """Return the bytes of memory that this host has available, file caches included."""
-    return read_memory()["MemAvailable"]

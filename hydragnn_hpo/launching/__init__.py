@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded, read_run_excluded
     from hydragnn_hpo.launching.fleet import Fleet
     from hydragnn_hpo.launching.job import (
+        ABSENT_SECONDS,
         JOBS,
         PRELOAD,
         Backend,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.slots import detect_slots
     from hydragnn_hpo.launching.slurm_allocation import (
         compress_hosts,
+        find_excluded,
         sort_by_number,
         step_environment,
     )
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching.transports.transport import AgentCall, Transport
 
 __all__ = [
+    "ABSENT_SECONDS",
     "AgentCall",
     "Backend",
     "BatchJob",
@@ -132,6 +135,7 @@ __all__ = [
     "examine_hosts",
     "find_devices",
     "find_job_hosts",
+    "find_excluded",
     "find_outliers",
     "find_mpiexec",
     "find_own_job",

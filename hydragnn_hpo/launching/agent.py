@@ -18,6 +18,7 @@ from pathlib import Path
 import hydragnn_hpo
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError, StorageError
 from hydragnn_hpo.files import limit_umask
+from hydragnn_hpo.host_info import SCRATCH
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.batch_jobs import cancel_own_batch_job, in_batch_job
 from hydragnn_hpo.launching.counters import CounterProcess
@@ -69,7 +70,6 @@ from hydragnn_hpo.launching.protocol import (
     heartbeat_seconds,
 )
 from hydragnn_hpo.launching.scratch_folders import (
-    SCRATCH,
     AgentScratch,
     local_place,
     make_rank_folders,
@@ -586,6 +586,7 @@ class Agent:
 
     def _on_fork_server_lost(self, server: ForkServerProcess) -> None:
         """Report that the fork server and all ranks are gone; start another one if it can help."""
+        code = server.exit_code()
         server.end()
         self._fork_server = None
         error = self._why_lost(server)
@@ -593,7 +594,7 @@ class Agent:
         for job in self._running():
             if job.sent or error:
                 job.error = job.error or error
-                job.lose_ranks(-signal.SIGKILL)
+                job.lose_ranks(code)
                 self._finish(job)
         if error is None:  # otherwise only the next job tries again: failing imports must not loop
             self._start_fork_server()

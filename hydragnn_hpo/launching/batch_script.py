@@ -106,7 +106,17 @@ def _options(request: BatchRequest, profile: ProfileConfig) -> list[str]:
     account = [_ACCOUNT[profile.batch.scheduler] + request.account] if request.account else []
     queue = queue_option(request.queue, profile)
     array = [f"--array=1-{request.allocations}"] if request.allocations > 1 else []
-    return [*account, *([queue] if queue is not None else []), *array, *profile.batch.directives]
+    options = [*account, *([queue] if queue is not None else []), *array]
+    return [*options, *_memory_option(profile), *profile.batch.directives]
+
+
+def _memory_option(profile: ProfileConfig) -> list[str]:
+    """Return the directive for memory: whole hosts may come with the site's default of it only."""
+    batch = profile.batch
+    if batch.scheduler != "slurm" or not batch.memory:
+        return []
+    own = any(re.match(r"--mem(-per-[a-z]+)?([= ]|$)", line) for line in batch.directives)
+    return [] if own else [f"--mem={batch.memory}"]
 
 
 def queue_option(queue: str | None, profile: ProfileConfig) -> str | None:

@@ -341,6 +341,7 @@ def examine_hosts(
         profile=profile,
         request=request,
         hosts=hosts.hosts,
+        in_job=hosts.kind != "here",
         missing=down | answers.missing,
         asked_at=answers.asked_at,
         answered_at=answers.answered_at,

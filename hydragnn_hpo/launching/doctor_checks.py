@@ -122,6 +122,9 @@ class Expected:
     hosts: tuple[str, ...]
     """Hosts to which the request was sent."""
 
+    in_job: bool = False
+    """Whether they are the hosts of a scheduler's job."""
+
     missing: dict[str, str] = field(default_factory=dict)
     """Hosts that did not answer, and why."""
 
@@ -518,11 +521,15 @@ _LEAST_LOCKED = 1 << 30
 
 
 def check_limits(system: SystemFacts, expected: Expected) -> Finding:
-    """Check open files, shared memory, and memory that network cards may lock."""
+    """Check open files, memory of the job, shared memory, and memory that may be locked."""
     files, shm_mb, locked = system.open_files, system.shm_mb, system.locked_bytes
     bad = {}
     if 0 <= files < _LEAST_FILES:
         bad[f"{files} open files"] = "Raise ulimit -n (hard)."
+    if expected.in_job and system.memory_mb < _LEAST_MEMORY * system.installed_mb:
+        given, installed = _gigabytes(system.memory_mb), _gigabytes(system.installed_mb)
+        cure = "Ask for all memory of the hosts (batch.memory of the profile, salloc --mem=0)."
+        bad[f"{given} of {installed} memory for the job"] = cure
     if shm_mb < _LEAST_SHM_MB:
         bad[f"{shm_mb} MiB in /dev/shm"] = "Give containers more (--shm-size), or empty it."
     if expected.request.interfaces and 0 <= locked < _LEAST_LOCKED:

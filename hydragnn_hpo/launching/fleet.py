@@ -433,6 +433,11 @@ class Fleet:
                     self._registry.send(host.name, order)
             self._advance(job)
 
+    def on_absent(self, absent: Mapping[str, str], *, waiting: int) -> None:
+        """Report own hosts that have never had an agent."""
+        data = {"hosts": dict(absent), "of": len(self._transport.hosts), "waiting": waiting}
+        self._table.add_event("hosts_absent", None, data)
+
     def on_leaving(self, hosts: Sequence[str], ends_at: float) -> None:
         """Report when foreign hosts leave; the property ``ends_at`` has the time of own hosts."""
         for name in hosts:

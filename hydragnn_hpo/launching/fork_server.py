@@ -72,6 +72,9 @@ class ForkServerProcess:
 
         self._began = time.monotonic()
         self._unanswered = 0
+        self._memory_kills = (count_memory_kills(),) * 2
+        """Processes that the kernel had killed for lack of memory by the last two pings."""
+
         self.process = subprocess.Popen(
             [*argv, *preload],
             pass_fds=descriptors,
@@ -93,8 +96,15 @@ class ForkServerProcess:
         """Whether the process has ended or closed its socket."""
         return self.socket.closed or self.process.poll() is not None
 
+    def exit_code(self) -> int:
+        """Return the exit code of the ranks that were lost with the process, before ``end``."""
+        killed = self.process.poll() in (None, -signal.SIGKILL)  # its socket may close first
+        memory_ran_out = count_memory_kills() > self._memory_kills[0]
+        return out_of_memory_code() if killed and memory_ran_out else -signal.SIGKILL
+
     def ping(self, now: float) -> None:
         """Send a ping if the process is ready; kill the process if it hangs."""
+        self._memory_kills = (self._memory_kills[1], count_memory_kills())
         if self.ready is None:
             hangs = now - self._began > _START_SECONDS
         else:
@@ -110,6 +120,13 @@ class ForkServerProcess:
         self.process.kill()
         self.process.wait()
         end_tagged(ZYGOTE, self.token)
+
+
+def out_of_memory_code() -> int:
+    """Return the exit code of ranks that the kernel killed for lack of memory."""
+    from hydragnn_hpo.config import OUT_OF_MEMORY  # slow, and agents rarely need it
+
+    return OUT_OF_MEMORY
 
 
 def preload(modules: Iterable[str]) -> str | None:
@@ -224,12 +241,10 @@ class ForkServer:
     def _exit_code(self, job: str, status: int) -> int:
         """Return the exit code of a rank; ``OUT_OF_MEMORY`` if the kernel killed it for memory."""
         code = os.waitstatus_to_exitcode(status)
-        if code == -signal.SIGKILL and job not in self._killed:
-            from hydragnn_hpo.config import OUT_OF_MEMORY
-
-            if count_memory_kills() > self._memory_kills:  # the kernel counts first, then kills
-                self._memory_kills += 1
-                return OUT_OF_MEMORY
+        killed = code == -signal.SIGKILL and job not in self._killed
+        if killed and count_memory_kills() > self._memory_kills:  # the kernel counts first
+            self._memory_kills += 1
+            return out_of_memory_code()
         return code
 
     def _end_all(self) -> None:

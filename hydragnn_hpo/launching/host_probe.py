@@ -78,6 +78,9 @@ class SystemFacts(Struct, frozen=True):
     allowed: str
     """Cores that the process may use, as the kernel writes them."""
     memory_mb: Whole
+    """Memory that the control groups of this process allow."""
+    installed_mb: Whole
+    """Memory of the host."""
     open_files: Whole
     """Hard limit of open files per process; -1: no limit."""
     locked_bytes: Whole
@@ -258,6 +261,7 @@ def probe_system(request: ProbeRequest) -> SystemFacts:
         cores=count_cores() or None,
         allowed=format_cores(os.sched_getaffinity(0)),
         memory_mb=host_memory_mb(),
+        installed_mb=host_memory_mb(installed=True),
         open_files=most_files,
         locked_bytes=locked,
         shm_mb=shutil.disk_usage(shm).free // _MEBI if shm.exists() else 0,

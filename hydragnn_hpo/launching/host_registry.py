@@ -9,7 +9,7 @@ import math
 import re
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ import msgspec
 
 import hydragnn_hpo
 from hydragnn_hpo.errors import JobError
-from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching.job import ABSENT_SECONDS, Slot
 from hydragnn_hpo.launching.link import (
     BrokenPeer,
     ControllerAddress,
@@ -108,6 +108,9 @@ class Host:
     joined: bool = False
     """Whether its agent is connected and has reported its slots."""
 
+    accounted: bool = False
+    """Whether it has joined once, or was reported as absent."""
+
     announced: bool = False
     """Whether ``host_joined`` was reported, and ``host_lost`` was not since."""
 
@@ -158,6 +161,14 @@ class HostListener(Protocol):
     def on_lost(self, host: Host, reason: str) -> None:
         """Note that an agent and all that it started have ended."""
 
+    def on_absent(self, absent: Mapping[str, str], *, waiting: int) -> None:
+        """Note which own hosts have never had an agent, although others have.
+
+        Args:
+            absent: host -> end of a sentence that begins with it.
+            waiting: number of own hosts whose agents may still come.
+        """
+
     def on_leaving(self, hosts: Sequence[str], ends_at: float) -> None:
         """Note when the allocation of some hosts ends, in seconds since the epoch."""
 
@@ -199,7 +210,7 @@ class HostRegistry:
         self._own: Sequence[str] = ()
         self._own_names: frozenset[str] = frozenset()
         self._next_checks = now
-        self._any_joined = False
+        self._any_joined, self._absent_from = False, math.inf
         self.run_checks(now)
 
     def _publish_address(self, epoch: int) -> ControllerAddress:
@@ -266,6 +277,7 @@ class HostRegistry:
         for news in self.transport.poll():
             self._on_transport_news(news, now)
         self._find_silent(now)
+        self._find_absent(now)
         if now >= self._start_from:
             self._start_agents(now)
 
@@ -279,6 +291,21 @@ class HostRegistry:
         expired = now - self._lease - margin(self._lease)
         for host in [h for h in hosts if h.life and not h.peer and h.last_lease < expired]:
             self._mark_lost(host, f"{host.absence}, and its lease has expired")
+
+    def _find_absent(self, now: float) -> None:
+        """Report hosts that never had an agent: after some failed starts, or after some time."""
+        if self.transport.slots or self._absent_from == math.inf:
+            return
+        hosts = [self.hosts[name] for name in self._own if not self.hosts[name].accounted]
+        failed = {host.name for host in hosts if host.tries >= _TRIES and not host.starting}
+        absent: dict[str, str] = {}
+        for host in hosts:
+            if host.name in failed or now > self._absent_from:
+                host.accounted = True
+                silent = f"has no agent yet, {self.transport.find_last_words(host.name)}"
+                absent[host.name] = host.absence or silent
+        if absent:
+            self._listener.on_absent(absent, waiting=len(hosts) - len(failed))
 
     def _start_agents(self, now: float) -> None:
         """Start an agent on each own host whose next start is due."""
@@ -440,6 +467,9 @@ class HostRegistry:
         if host.announced and host.ends_at < before:
             self._listener.on_leaving([host.name], host.ends_at)
         host.joined, host.tries, host.absence = True, 0, ""
+        host.accounted = True
+        latest = max(time.monotonic(), self._start_from) + ABSENT_SECONDS
+        self._absent_from = min(self._absent_from, latest)
         self._listener.on_joined(host)
 
     def _disconnect(self, host: Host) -> None:

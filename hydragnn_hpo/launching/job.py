@@ -91,6 +91,9 @@ class Job:
         assert len(self.slots) == self.width >= 1, f"{self.id}: {self.width} ranks, {self.slots}"
 
 
+ABSENT_SECONDS = 45.0
+"""Hosts without an agent are reported this long after the first agent has come."""
+
 EventKind = Literal[
     "ready",
     "started",
@@ -101,6 +104,7 @@ EventKind = Literal[
     "host_joined",
     "host_leaving",
     "host_lost",
+    "hosts_absent",
     "adopted",
     "counters",
 ]
@@ -128,6 +132,9 @@ class Event:
     since the epoch).
     ``host_lost``: the slots of a host can no longer be used, and no rank on it is alive;
     ``reason``. Jobs with ranks on the host have ended before this event.
+    ``hosts_absent``: hosts that have never had an agent although others have, reported once;
+    ``hosts`` (host -> end of a sentence that begins with it), ``of`` (number of all own hosts),
+    ``waiting`` (number of those whose agents may still come).
     ``adopted``: a job that a lost controller started is still running; this controller owns it.
     ``counters``: readings of a host's counters, with the fields of ``counters.CounterSample``;
     only if ``machine.sample_seconds`` is not 0.

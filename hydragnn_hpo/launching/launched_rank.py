@@ -22,11 +22,11 @@ import msgspec
 
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json
+from hydragnn_hpo.host_info import SCRATCH
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.launcher_detection import rank_of_launcher
 from hydragnn_hpo.launching.protocol import RankStart
 from hydragnn_hpo.launching.scratch_folders import (
-    SCRATCH,
     local_place,
     make_rank_folders,
     remove_folders,

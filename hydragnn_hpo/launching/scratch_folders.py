@@ -16,9 +16,6 @@ from hydragnn_hpo.launching.protocol import RankStart
 
 logger = logging.getLogger(__name__)
 
-SCRATCH = "HYDRAGNN_HPO_SCRATCH"
-"""Where ranks stage stores on a host, see ``data.store_access``."""
-
 TRIAL = "{trial}"
 """A folder whose name contains this belongs to one attempt and is removed after it; others stay."""
 

@@ -11,7 +11,7 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hydragnn_hpo.errors import ConfigError, JobError
@@ -31,12 +31,19 @@ logger = logging.getLogger(__name__)
 _MAX_HOSTS = 1_000_000
 """Hosts in one list; more is a typing error."""
 
+_WARNINGS = 3
+"""Unknown names of excluded hosts that are warned of."""
+
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _NAME = re.compile(rf"(?:[^,\[\]]|{_BRACKET.pattern})+")
 """One name of a host list: commas inside brackets do not end it."""
 
-_LAST_NUMBER = re.compile(r"([0-9]+)(?=[^0-9]*$)")
+_END_NUMBER = re.compile(r"([0-9]{1,9})$")
+"""The number that ends a name, short enough for an integer of Slurm's."""
+
+_RANGE = 65_536
+"""Hosts in one range; Slurm refuses a longer one."""
 
 
 def expand_hosts(text: str) -> list[str]:
@@ -68,8 +75,19 @@ def check_host_name(host: str) -> str:
     return host
 
 
-def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[str, ...]:
-    """Return the hosts that are not excluded.
+HostNames = Mapping[str, Collection[str]]
+"""Host -> further names of it: its name on the network, its address."""
+
+
+def without_excluded(
+    hosts: Sequence[str], excluded: Collection[str], known: HostNames | None = None
+) -> tuple[str, ...]:
+    """Return the hosts that are not excluded by any of their names; warn of unknown names.
+
+    Args:
+        hosts: hosts to choose from.
+        excluded: names of hosts, with their domain or without it.
+        known: all hosts of the machine; ``hosts`` under their own names only if left out.
 
     Returns:
         In the order of ``hosts``.
@@ -77,13 +95,61 @@ def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[st
     Raises:
         ConfigError: all hosts are excluded.
     """
-    kept = tuple(host for host in hosts if host not in excluded)
+    taken, unknown = find_excluded(hosts, excluded, known)
+    for name in unknown[:_WARNINGS] if hosts else ():
+        of_job = "" if known else " of this job"
+        logger.warning("exclude.hosts names %r, but no host%s has that name.", name, of_job)
+    kept = tuple(host for host in hosts if host not in taken)
     if hosts and not kept:
         raise ConfigError(
             f"all {len(hosts)} hosts are excluded: remove lines from exclude.hosts in the run "
             "directory, or ask for other hosts."
         )
     return kept
+
+
+def find_excluded(
+    hosts: Sequence[str], excluded: Collection[str], known: HostNames | None = None
+) -> tuple[frozenset[str], list[str]]:
+    """Find the hosts that are excluded by any of their names.
+
+    Args:
+        hosts: hosts to choose from.
+        excluded: names of hosts.
+        known: all hosts of the machine.
+
+    Returns:
+        The hosts, and the names that no host has.
+    """
+    named = {host: {host.lower()} for host in hosts} if excluded else {}
+    for host, others in (known or {}).items():
+        named[host] = {name.lower() for name in (host, *others)}
+    owners = {name: _find_owners(name.lower(), named) for name in excluded}
+    return frozenset[str]().union(*owners.values()), [name for name in owners if not owners[name]]
+
+
+def _find_owners(name: str, named: Mapping[str, set[str]]) -> set[str]:
+    """Return the hosts that a name refers to; a host's own name goes before its other names.
+
+    A name without a domain is one in any domain, unless a host has just that name. One with a
+    domain is also that of a host of which no domain is known.
+
+    Args:
+        name: in lower case.
+        named: all names of each host, in lower case.
+    """
+    if exact := {host for host, names in named.items() if name in names}:
+        return {host for host in exact if host.lower() == name} or exact
+    short = _cut_domain(name)
+    if short == name:
+        return {host for host, names in named.items() if name in map(_cut_domain, names)}
+    holders = {host: names - {short} for host, names in named.items() if short in names}
+    return {host for host, names in holders.items() if short not in map(_cut_domain, names)}
+
+
+def _cut_domain(name: str) -> str:
+    """Return a name without its domain; an address has none."""
+    return name if re.fullmatch(r"[0-9.]+", name) else name.partition(".")[0]
 
 
 def _expand_name(name: str) -> Iterator[str]:
@@ -110,24 +176,34 @@ def _host_list_error(text: str) -> ConfigError:
 
 
 def compress_hosts(hosts: Iterable[str]) -> str:
-    """Return a short host list that ``expand_hosts`` turns back into the same hosts."""
+    """Return a short host list that ``expand_hosts`` turns back into the same hosts.
+
+    Slurm reads one bracket at the end of a name, and nothing behind it: names such as ``n1-ib``
+    stand one by one.
+    """
     names: list[str] = []
-    split = ([*_LAST_NUMBER.split(host), "", ""][:3] for host in hosts)
-    for (before, after, numbered), group in itertools.groupby(
-        split, lambda name: (name[0], name[2], name[1] != "")
+    split = ([*_END_NUMBER.split(host), ""][:2] for host in hosts)
+    for (before, numbered), group in itertools.groupby(
+        split, lambda name: (name[0], name[1] != "")
     ):
         runs: list[list[str]] = []
-        for _, digits, _ in group:
-            if numbered and runs and digits == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):
+        for _, digits in group:
+            if numbered and runs and _continues(runs[-1], digits):
                 runs[-1][1:] = [digits]
             else:
                 runs.append([digits])
         numbers = ["-".join(run) for run in runs]
         if not numbered or len(runs) == len(runs[0]) == 1:
-            names += [f"{before}{number}{after}" for number in numbers]
+            names += [f"{before}{number}" for number in numbers]
         else:
-            names.append(f"{before}[{','.join(numbers)}]{after}")
+            names.append(f"{before}[{','.join(numbers)}]")
     return ",".join(names)
+
+
+def _continues(run: Sequence[str], digits: str) -> bool:
+    """Check whether a number follows on a range, padded like the first number of it."""
+    follows = digits == str(int(run[-1]) + 1).zfill(len(run[0]))
+    return follows and int(digits) - int(run[0]) < _RANGE
 
 
 # -- network order -----------------------------------------------------------------------------
@@ -207,6 +283,20 @@ def parse_unusable_hosts(output: str) -> dict[str, str]:
     }
 
 
+def query_host_names(run_query: Query = run_scheduler) -> dict[str, tuple[str, ...]]:
+    """Ask Slurm for all names of all hosts of the machine.
+
+    Returns:
+        Host -> its name on the network and its address.
+
+    Raises:
+        JobError: Slurm does not answer.
+    """
+    lines = run_query("sinfo", "-h", "-a", "-N", "-o", "%N|%n|%o").splitlines()
+    names = (line.strip().split("|") for line in lines)
+    return {host: tuple(others) for host, *others in names if len(others) == 2}
+
+
 # -- the allocation ----------------------------------------------------------------------------
 
 
@@ -232,7 +322,7 @@ class Allocation:
         environment: Mapping[str, str],
         most: int = 0,
         *,
-        without: Container[str] = (),
+        without: Collection[str] = (),
         longest: float = math.inf,
         run_query: Query = run_with_retries,
     ) -> "Allocation":
@@ -262,7 +352,9 @@ class Allocation:
             topology = run_scheduler("scontrol", "show", "topology")
         except JobError:  # none is configured
             topology = ""
-        usable = without_excluded(sort_by_switch(expand_hosts(names), topology), without)
+        ordered = sort_by_switch(expand_hosts(names), topology)
+        known = query_host_names(run_query) if without else {}
+        usable = without_excluded(ordered, without, known)
         hosts = usable[: most or None]
         shown = re.search(r"NodeAddr=(\S+)", run_query("scontrol", "show", "node", hosts[0]))
         address = shown[1] if shown else hosts[0]
@@ -395,6 +487,33 @@ def step_argv(
         *flags,
         *command,
     ]
+
+
+_ENDED = re.compile(r"srun: error: (\S+): tasks? ([0-9,-]+): (.+)")
+"""Line in which ``srun`` reports how tasks ended, and on which hosts."""
+
+_LABELLED = re.compile(r"\s*([0-9]+): (.*\S)")
+"""Line of a task, with ``--label``."""
+
+
+def parse_ended_tasks(lines: Sequence[str]) -> dict[str, str]:
+    """Return how the tasks of a step with one task per host ended that failed.
+
+    Args:
+        lines: output of the ``srun`` of ``step_argv``.
+
+    Returns:
+        Host -> how its task ended, and the last line that it wrote.
+    """
+    last = {int(m[1]): m[2].rstrip(".") for m in map(_LABELLED.fullmatch, lines) if m}
+    ended: dict[str, str] = {}
+    for match in filter(None, map(_ENDED.fullmatch, lines)):
+        with contextlib.suppress(ConfigError):  # a line of another program
+            tasks = map(int, expand_hosts(f"[{match[2]}]"))
+            for host, task in zip(expand_hosts(match[1]), tasks, strict=False):
+                how = match[3][:1].lower() + match[3][1:]
+                ended[host] = f"{how}: {last[task]}" if task in last else how
+    return ended
 
 
 def step_environment(ours: Mapping[str, str], ends_at: float) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.host_info import read_memory
+from hydragnn_hpo.host_info import free_bytes
 
 _TRIM, _TOP, _MAP = -1, -2, -3
 """Numbers of glibc's ``M_TRIM_THRESHOLD``, ``M_TOP_PAD`` and ``M_MMAP_THRESHOLD``."""
@@ -134,47 +134,3 @@ def _own_limits() -> Iterator[tuple[int, str]]:
         soft = resource.getrlimit(which)[0]
         if soft != resource.RLIM_INFINITY:
             yield soft, key
-
-
-def free_bytes(root: Path = Path("/")) -> int:
-    """Return the bytes that this host and the control groups of this process leave free.
-
-    Args:
-        root: folder of ``proc`` and ``sys``.
-    """
-    free = [2**62]
-    free += [read_memory(root / "proc/meminfo").get("MemAvailable", 2**62)]
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, kinds, place = line.split(":", maxsplit=2)
-            if not kinds or "memory" in kinds.split(","):
-                free += _free_in_cgroup(
-                    root / "sys/fs/cgroup", place.strip("/"), version=1 + (not kinds)
-                )
-    return max(min(free), 0)
-
-
-def _free_in_cgroup(mount: Path, place: str, *, version: int) -> Iterator[int]:
-    """Yield the bytes that a control group and its parents leave; file caches count as free.
-
-    A container often sees its own group as the root, under a path that does not exist.
-
-    Args:
-        mount: folder of all control groups.
-        place: path of the group below ``mount``.
-        version: version of Linux's control groups, 1 or 2.
-    """
-    if version == 2:
-        names = ("memory.max", "memory.current", "inactive_file")
-    else:
-        mount = mount / "memory"
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    inner = mount / place
-    for folder in (inner, *inner.parents):
-        if not folder.is_relative_to(mount):
-            return
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
-            limit, used = (int((folder / name).read_text()) for name in names[:2])
-            stat = (folder / "memory.stat").read_text()
-            cached = re.search(rf"^{names[2]} (\d+)", stat, re.MULTILINE)
-            yield limit - used + (int(cached[1]) if cached else 0)

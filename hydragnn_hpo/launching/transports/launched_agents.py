@@ -66,15 +66,42 @@ def check_shared_folder(
         )
 
 
+_READ_BYTES = 1 << 20
+"""End of a log that is read; agents of a long campaign may have written much."""
+
+
 @dataclass
 class _Launcher:
     hosts: tuple[str, ...]
     process: subprocess.Popen[bytes]
     log: Path
+    seen_size: int = 0
+    read_size: int = 0
+    """Size of the log when it was last looked at, and when it was last read."""
+
+    def lines(self) -> list[str]:
+        """Return the last lines of its log."""
+        with contextlib.suppress(OSError), self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - _READ_BYTES))
+            return log.read().decode(errors="replace").splitlines()
+        return []
+
+    def has_news(self) -> bool:
+        """Check whether its log has grown, and is complete as far as it goes.
+
+        A launcher may report the end of a process before it passes on its last line.
+        """
+        before = self.seen_size
+        with contextlib.suppress(OSError):
+            self.seen_size = self.log.stat().st_size
+        if self.seen_size != before or self.seen_size == self.read_size:
+            return False
+        self.read_size = self.seen_size
+        return True
 
     def reason(self) -> str:
         """Complete a sentence about why it ended."""
-        lines = self.log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+        lines = [line for line in self.lines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower()] or lines[-1:]
         ended = f"its launcher ended (code {self.process.returncode})"
         if not errors:
@@ -129,6 +156,23 @@ class LauncherTransport(ABC):
         self._make_folder()
         check_shared_folder(self._launcher_argv("all", self.hosts), self._folder, environment)
 
+    def _find_ended(self, lines: Sequence[str]) -> dict[str, str]:
+        """Return the hosts of which a running launcher reports that their agent has ended.
+
+        Returns:
+            Host -> end of a sentence that begins with the host.
+        """
+        return {}
+
+    def find_last_words(self, host: str) -> str:
+        """Return the last line about a host in the log of its launcher, and which log that is."""
+        for each in reversed(self._launchers):
+            if host in each.hosts:
+                named = re.compile(rf"(?<![\w.-]){re.escape(host.partition('@')[0])}(?![\w.-])")
+                last = next(filter(named.search, reversed(each.lines())), "")
+                return f"{last.strip().rstrip('.')}; see {each.log}" if last else f"see {each.log}"
+        return f"see {self._folder}"
+
     def _make_folder(self) -> None:
         with storage(self._folder):
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -174,12 +218,20 @@ class LauncherTransport(ABC):
         return set()
 
     def poll(self) -> list[HostNews]:
-        """Return the hosts whose launcher ended, unless a later one runs agents there."""
-        for ended in [each for each in self._launchers if each.process.poll() is not None]:
-            self._launchers.remove(ended)
-            later = {host for other in self._launchers for host in other.hosts}
-            later |= self._starting_hosts()
-            self._report_failed((h for h in ended.hosts if h not in later), ended.reason())
+        """Return the hosts whose agent or launcher ended, unless a later one runs agents there."""
+        for each in list(self._launchers):
+            ended = each.process.poll() is not None
+            if not ended and not each.has_news():
+                continue
+            reasons = self._find_ended(each.lines())
+            if ended:
+                self._launchers.remove(each)
+                reasons = dict.fromkeys(each.hosts, each.reason()) | reasons
+            others = (other.hosts for other in self._launchers if other is not each)
+            later = self._starting_hosts().union(*others)
+            for host in [host for host in each.hosts if host in reasons and host not in later]:
+                self._report_failed([host], reasons[host])
+            each.hosts = tuple(host for host in each.hosts if host not in reasons)
         news, self._news = self._news, []
         return news
 

@@ -430,6 +430,10 @@ class RayTransport:
         for order in self._orders.values():
             self._driver.channel.send(order)
 
+    def find_last_words(self, host: str) -> str:
+        """Return where the output of an agent is, on its host."""
+        return f"see {self._logs / host}.log"
+
     def end(self, host: str) -> bool:
         """Return False: the next agent on the host ends a silent one, and ``poll`` reports that."""
         return False

@@ -33,7 +33,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.framed_socket import FramedSocket, wait_readable
-from hydragnn_hpo.launching.slurm_allocation import sort_by_number
+from hydragnn_hpo.launching.slurm_allocation import find_excluded, sort_by_number
 from hydragnn_hpo.launching.transports.ray import (
     AgentEnded,
     ClusterHosts,
@@ -115,6 +115,9 @@ def _raylet_environment() -> dict[str, str]:
 # -- reserving hosts -------------------------------------------------------------------------
 
 _NODE_LABEL = "ray.io/node-id"
+
+_NAMES = ("NodeName", "NodeManagerHostname", "NodeManagerAddress")
+"""Keys of a host's names, besides the one in its id."""
 """Ray's own label on each of its hosts, 2.49 and later; several hosts may share an address."""
 
 _GROUP_SECONDS = 10.0
@@ -157,11 +160,12 @@ class Reservations:
             nodes: hosts of the cluster that are alive, by their ids.
             extend: whether more may be reserved.
         """
-        usable = {
-            host: node
+        names = {
+            host: [host.rpartition("-")[0], *(str(node[key]) for key in _NAMES if key in node)]
             for host, node in nodes.items()
-            if host.rpartition("-")[0] not in self._join.excluded
         }
+        excluded, _ = find_excluded(list(nodes), self._join.excluded, names)
+        usable = {host: node for host, node in nodes.items() if host not in excluded}
         self._settle_pending()  # first, so that its hosts are found below
         held = self._find_held()
         unheld = [host for host in usable if usable[host]["NodeID"] not in held]

@@ -20,6 +20,7 @@ from hydragnn_hpo.launching.slurm_allocation import (
     find_job_end,
     host_states_argv,
     job_state_argv,
+    parse_ended_tasks,
     parse_unusable_hosts,
     step_argv,
     step_environment,
@@ -122,6 +123,13 @@ class SlurmTransport(LauncherTransport):
         names = [host.removesuffix(self._suffix) for host in hosts]
         return step_argv(self.allocation, names, (), self._flags)
 
+    def _find_ended(self, lines: Sequence[str]) -> dict[str, str]:
+        """Return the hosts whose agent has ended, from the output of ``srun``."""
+        return {
+            f"{host}{self._suffix}": f"has no agent, {how}"
+            for host, how in parse_ended_tasks(lines).items()
+        }
+
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
         """Start a step with an agent on each of these hosts, except those that are down.
 
@@ -148,8 +156,8 @@ class SlurmTransport(LauncherTransport):
                 if answer is None:
                     continue
                 down = parse_unusable_hosts(answer)
-                for name, state in down.items():
-                    self._report_failed([request.hosts[name]], f"is {state}")
+                for name in request.hosts.keys() & down.keys():
+                    self._report_failed([request.hosts[name]], f"is {down[name]}")
                 able = [host for name, host in request.hosts.items() if name not in down]
             self._requests.remove(request)
             request.states.close()

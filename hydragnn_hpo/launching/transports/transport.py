@@ -128,6 +128,9 @@ class Transport(Protocol):
     def poll(self) -> list[HostNews]:
         """Return reports about hosts since the last call."""
 
+    def find_last_words(self, host: str) -> str:
+        """Return the last line of output from starting an agent, and where to see more of it."""
+
     def end(self, host: str) -> bool:
         """Kill an agent and all that it started, if possible at once; return whether it is gone."""
 

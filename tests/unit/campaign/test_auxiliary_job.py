@@ -13,7 +13,7 @@ from hydragnn_hpo.campaign import auxiliary_job
 from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
-from hydragnn_hpo.config.trial_config import DISK_FULL, STALE
+from hydragnn_hpo.config.trial_config import DISK_FULL, OUT_OF_MEMORY, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError, answer_of
 from hydragnn_hpo.launching.job import Event
 from hydragnn_hpo.leases import DRAINED, PAUSED, RANK_LEASE_LAPSED, read_release_reason
@@ -90,6 +90,13 @@ def test_an_errand_is_given_up_once_three_were_lost(sent):
     with pytest.raises(JobError, match="ended without an answer"):
         sent(backend)
     assert len(backend.started) == 3
+
+
+def test_an_errand_that_took_too_much_memory_says_so(sent, caplog):
+    with pytest.raises(JobError, match="killed by the kernel, as the memory of its host"):
+        sent(Sent([OUT_OF_MEMORY] * 3))
+    again = "the ensemble job was killed, as memory had run out; it is sent again."
+    assert caplog.messages.count(again) == 2, "the third time it is given up"
 
 
 @pytest.mark.parametrize(

@@ -637,3 +637,59 @@ def test_an_end_without_results_never_says_that_nothing_was_proposed():
     assert explain_no_result(state).startswith("t0000 and all others ended without a finite number")
     state.add(Trial("t0001", {}, until=2, status="failed", reason="bug", message="Known: none."))
     assert explain_no_result(state) == "t0001 ended as bug: Known: none"
+
+
+def absent(backend, of, **reasons):
+    backend._tell("hosts_absent", None, hosts=reasons, of=of, waiting=0)
+    return backend
+
+
+def with_fewest(hosts):
+    config = campaign()
+    launch = config.launch.model_copy(update={"min_hosts": hosts})
+    return config.model_copy(update={"launch": launch})
+
+
+def test_hosts_without_an_agent_are_named_and_half_of_them_suffice(run, caplog):
+    ran = run(campaign(), absent(StubBackend(), 2, h1="has no agent, python3: not found"))
+    assert "host h1 has no agent, python3: not found." in caplog.text
+    assert ran.state.hosts.absent == {"h1": "has no agent, python3: not found"}
+    assert len(ran.state.ranked()) == 6
+
+
+@pytest.mark.parametrize(
+    ("fewest", "of", "needed"), [(0, 3, 2), (0, 4, 2), (2, 2, 2), (3, 3, 3), (1, 9, None)]
+)
+def test_a_campaign_does_not_go_on_alone_in_silence(run, fewest, of, needed):
+    reasons = {f"h{number}": "has no agent, python3: not found" for number in range(1, of)}
+    backend = absent(StubBackend(), of, **reasons)
+    if needed is None:
+        assert len(run(with_fewest(fewest), backend).state.ranked()) == 6
+        return
+    sentence = (
+        f"1 of {of} hosts started, fewer than the {needed} of launch.min_hosts: host h1 has no "
+        "agent, python3: not found. Correct that"
+    )
+    with pytest.raises(JobError, match=sentence):
+        run(with_fewest(fewest), backend)
+
+
+def test_a_host_that_comes_late_counts(run):
+    backend = absent(StubBackend(hosts=2), 3, h1="is slow", h2="is slow")
+    backend._tell("host_joined", None, host="h1", slots=["h1:0"])
+    ran = run(campaign(), backend)
+    assert ran.state.hosts.absent == {"h2": "is slow"}
+
+
+def test_hosts_that_may_still_come_are_waited_for(run):
+    backend = StubBackend()
+    backend._tell("hosts_absent", None, hosts={"h1": "is slow", "h2": "is slow"}, of=3, waiting=2)
+    assert len(run(campaign(), backend).state.ranked()) == 6
+
+
+def test_hosts_that_may_still_come_are_not_waited_for_forever(run, monkeypatch):
+    monkeypatch.setattr("hydragnn_hpo.campaign.dispatch.ABSENT_SECONDS", -1.0)
+    backend = StubBackend()
+    backend._tell("hosts_absent", None, hosts={"h1": "is slow", "h2": "is slow"}, of=3, waiting=2)
+    with pytest.raises(JobError, match="1 of 3 hosts started"):
+        run(campaign(), backend)

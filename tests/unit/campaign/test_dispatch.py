@@ -124,6 +124,14 @@ def test_memory_that_a_profile_does_not_say_is_that_of_the_smallest_device_not_o
         assert profile.memory_bytes == pytest.approx(4 * 10_000 * 2**20)
 
 
+def test_a_job_may_have_less_memory_than_its_profile_says():
+    """A site's default for jobs that ask for none, say; ``MemoryGroup`` finds it."""
+    here = find_profile().model_copy(update={"memory_gb": 8.0})
+    assert fill_profile(here, [slot("cpu", 500)], 1).memory_bytes == 500 * 2**20
+    assert fill_profile(here, [slot("cpu", 90_000)], 1).memory_gb == 8.0
+    assert fill_profile(here, [slot("cpu")], 1).memory_gb == 8.0
+
+
 def test_a_rank_that_needs_its_device_alone_has_all_its_cores_and_memory():
     shares = [Slot("h", n, (n, 8 + n), "cuda:0", "3", memory_mb=10_000) for n in range(4)]
     cores = (0, 1, 2, 3, 8, 9, 10, 11)

@@ -208,7 +208,7 @@ def test_plain_data_for_json():
     plain = status_of(story(), now=8.0, ends_in=200.0).to_plain()
     assert plain["trials"] == {"running": 1, "stopped": 1, "queued": 1}
     hosts = {"here": 2, "slots": 4, "lost": {"c": "silent"}, "quarantined": {}, "excluded": 0}
-    assert plain["hosts"] == hosts | {"warned": {}}
+    assert plain["hosts"] == hosts | {"warned": {}, "absent": {}}
     assert plain["energy"]["joules"] is plain["energy"]["best_joules"] is None
     assert plain["rungs"][0] == {"epochs": 4, "waiting": 1, "running": 1, "resting": 1}
     assert plain["best"] == {"trial": "t1", "objective": 0.25}
@@ -330,3 +330,15 @@ def test_no_number_of_a_narrow_page_is_cut(view, width):
     numbers = {word for line in narrow for word in line if any(map(str.isdigit, word))}
     assert numbers <= wide
     assert {f"{row.objective:.4f}" for row in status.running if row.objective} <= numbers
+
+
+def test_hosts_that_never_came_are_counted_and_named():
+    lost = {"event": "hosts_absent", "time": 7.0, "hosts": {"n7": "has no agent, python3: gone"}}
+    result = status_of([*story(), lost])
+    here = result.hosts
+    page = "\n".join(render_status(result))
+    assert f"on {here} of {here + 1} hosts" in page
+    assert "1 without an agent: n7 (python3: gone)" in page
+    assert result.to_plain()["hosts"]["absent"] == {"n7": "has no agent, python3: gone"}
+    joined = {"event": "host_joined", "time": 8.0, "host": "n7", "slots": ["n7:0"]}
+    assert status_of([*story(), lost, joined]).absent == {}

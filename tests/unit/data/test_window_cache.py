@@ -138,7 +138,7 @@ def test_the_environment_bounds_the_memory(
         WindowCache(many_windows)
     monkeypatch.delenv("HYDRAGNN_HPO_WINDOW_MEMORY")
     assert 0 < WindowCache(many_windows).memory <= 1 << 30
-    monkeypatch.setattr(window_cache, "_free_memory", lambda: 8000)
+    monkeypatch.setattr(window_cache, "free_bytes", lambda: 8000)
     assert WindowCache(many_windows).memory == 2000
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert WindowCache(many_windows).memory == 500, "processes of a host share it"

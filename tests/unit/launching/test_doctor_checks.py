@@ -24,6 +24,7 @@ PARTS = {
         "cores": 64,
         "allowed": "1-7,9-15,17-23,25-31,33-39,41-47,49-55,57-63",
         "memory_mb": 515_000,
+        "installed_mb": 515_800,
         "open_files": 131_072,
         "locked_bytes": -1,
         "shm_mb": 250_000,
@@ -277,3 +278,13 @@ def test_slow_is_far_behind_the_median(values, slow):
     assert list(find_outliers(named, 2.0, low_is_bad=True)) == [str(k) for k in slow]
     times = {"a": 1.0, "b": 1.0, "c": 1.1, "d": 5.0}
     assert list(find_outliers(times, 3.0, low_is_bad=False)) == ["d"], "of times the long are bad"
+
+
+def test_a_job_with_a_part_of_its_hosts_memory_is_told_how_to_get_all():
+    few = {name: host(name, system={"memory_mb": 500}) for name in ("n0", "n1")}
+    found = [f for f in run_checks(few, expect(in_job=True)) if f.check == "limits"]
+    assert {f.state for f in found} == {"wrong"}
+    assert found[0].found == "0.5 GB of 540.9 GB memory for the job"
+    assert "salloc --mem=0" in found[0].cure
+    here = [f for f in run_checks(few, expect(in_job=False)) if f.check == "limits"]
+    assert {f.state for f in here} == {"ok"}

@@ -93,6 +93,9 @@ class StubTransport:
         events, self.news = self.news, []
         return events
 
+    def find_last_words(self, host):
+        return f"see {host}.log"
+
     def end(self, host):
         return False
 
@@ -870,3 +873,35 @@ def test_hosts_that_only_an_agent_names_get_no_requests(stage):
     a.await_order(DropJob)
     assert stage.fleet.settled
     assert "adopted" not in stage.kinds()
+
+
+def test_a_host_on_which_no_agent_starts_is_named_while_the_others_work(stage):
+    stage.one()
+    for times in (1, 2, 3):
+        stage.tried(times, "b")
+        assert "hosts_absent" not in stage.kinds()
+        stage.fail("b")
+    assert stage.wait("hosts_absent").data == {"hosts": {"b": "is down"}, "of": 2, "waiting": 0}
+    stage.agent("b")
+    stage.until(lambda: len(stage.fleet.slots) == 4, "slots of both")
+    assert stage.kinds().count("hosts_absent") == 1
+
+
+def test_a_host_of_which_nothing_is_heard_is_named_in_time(stage):
+    stage.one()
+    joined = stage.clock.monotonic()
+    stage.clock.turn, stage.clock.most = 1.0, 1.0
+    reason = "has no agent yet, see b.log"
+    assert stage.wait("hosts_absent").data == {"hosts": {"b": reason}, "of": 2, "waiting": 1}
+    assert stage.clock.monotonic() - joined > 45.0
+
+
+def test_a_host_that_was_lost_is_not_called_absent(stage):
+    _, b = stage.both()
+    b.beats = False
+    stage.wait("host_lost")
+    for times in (2, 3, 4):
+        stage.tried(times, "b")
+        stage.fail("b")
+    stage.rest(50.0)
+    assert "hosts_absent" not in stage.kinds()

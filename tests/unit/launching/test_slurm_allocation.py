@@ -8,7 +8,11 @@ import pytest
 from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.launching import scheduler_commands, slurm_allocation
 from hydragnn_hpo.launching.scheduler_commands import SchedulerCommand, run_scheduler
-from hydragnn_hpo.launching.slurm_allocation import Allocation, find_unusable_hosts
+from hydragnn_hpo.launching.slurm_allocation import (
+    Allocation,
+    find_unusable_hosts,
+    parse_ended_tasks,
+)
 
 
 @pytest.fixture
@@ -23,7 +27,7 @@ def answers(tmp_path, monkeypatch):
             tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    put(srun="")
+    put(srun="", sinfo="")
     return put
 
 
@@ -48,6 +52,17 @@ def test_hosts_that_are_left_alone_are_not_counted(answers):
     with pytest.raises(ConfigError, match="all 4 hosts are excluded"):
         Allocation.find(given, without=("n1", "n2", "n3", "n4"))
     assert slurm_allocation.without_excluded([], {"n1"}) == (), "hosts may be still unknown"
+
+
+def test_hosts_are_left_alone_by_their_names_on_the_network(answers):
+    answers(
+        squeue="RUNNING|n[1-2]|NONE\n",
+        scontrol="NodeAddr=n2\n",
+        sinfo="Welcome to the machine\nn1|c1.site.org|10.0.0.1\nn1|c1.site.org|10.0.0.1\n"
+        "n2|c2.site.org|10.0.0.2\n",
+    )
+    for name in ("c1", "c1.site.org", "10.0.0.1", "n1.site.org"):
+        assert Allocation.find({"SLURM_JOB_ID": "17"}, without=[name]).hosts == ("n2",), name
 
 
 def test_a_task_with_the_number_of_its_array_knows_its_own_hosts(answers):
@@ -206,3 +221,24 @@ def test_greetings_around_an_answer_are_no_answer(answers):
 )
 def test_an_allocation_that_is_gone_is_told_from_one_of_which_nothing_is_known(answer, end):
     assert slurm_allocation.find_job_end(answer) == end
+
+
+def test_srun_says_which_host_lost_its_task_and_the_task_says_why():
+    """As srun 22.05 prints it, with ``--label``; ends of several tasks share a line."""
+    output = """\
+srun: cluster configuration lacks support for cpu binding
+ 0: slurmstepd-node1: error: execve(): /no/such/python: No such file or directory
+srun: error: node1: task 0: Exited with exit code 2
+ 3: agent: ready.
+srun: error: node[2,4]-ib: tasks 1-2: Killed
+ 1: one
+ 1: two.
+srun: error: Unable to confirm allocation for job 7: Invalid job id specified
+srun: error: n;5: task 5: Killed
+"""
+    assert parse_ended_tasks(output.splitlines()) == {
+        "node1": "exited with exit code 2: slurmstepd-node1: error: execve(): /no/such/python: "
+        "No such file or directory",
+        "node2-ib": "killed: two",
+        "node4-ib": "killed",
+    }

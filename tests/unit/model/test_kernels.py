@@ -328,8 +328,9 @@ assert len(os.listdir("/proc/self/task")) == 1, "a thread was started"
 """
 
 
-def start(cache, code=ONE_SUM):
+def start(cache, code=ONE_SUM, scratch="/proc/none"):
     env = os.environ | {"XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1"}
+    code = f"import tempfile; tempfile.tempdir = {str(scratch)!r}\n{code}"
     run = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", code]
     return subprocess.Popen(run, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -350,20 +351,21 @@ def test_two_processes_share_a_cache_that_only_the_user_can_write_to(tmp_path):
 @pytest.mark.slow
 def test_a_change_of_one_file_of_loops_has_a_cache_of_its_own(monkeypatch, tmp_path):
     """Numba looks at the file of a loop alone, and loops of gates call those of edges."""
-    before = numba_passes.KERNELS.folder("float32")
+    loops = numba_passes.KERNELS
+    before = list(loops.folders("float32"))
     changed = tmp_path / "edge_loops.py"
     monkeypatch.setattr(edge_loops, "__file__", str(changed))
     changed.write_bytes(Path(gate_loops.__file__).read_bytes())
-    assert numba_passes.KERNELS.folder("float32") != before
+    assert not {*loops.folders("float32")} & {*before}
     monkeypatch.undo()
-    assert numba_passes.KERNELS.folder("float32") == before
+    assert list(loops.folders("float32")) == before
 
 
 WIDEST = """
 import numba
 from hydragnn_hpo.model.kernels.numba_passes import KERNELS
 from numba.core.codegen import get_host_cpu_features
-KERNELS.folder = lambda dtype: None  # what is cached has no assembly
+KERNELS.folders = lambda dtype, make: ()  # what is cached has no assembly
 (code,) = KERNELS.compile("soft_rows", "float32").inspect_asm().values()
 print("+avx512vbmi2" in get_host_cpu_features(), "zmm" in code)
 print(numba.config.CPU_FEATURES)
@@ -394,12 +396,38 @@ def test_a_torn_cache_is_compiled_around(tmp_path):
     assert again.returncode == 0
 
 
+@pytest.mark.slow
+def test_without_a_home_loops_are_kept_in_scratch(tmp_path):
+    blocked, scratch = tmp_path / "file", tmp_path / "scratch"
+    blocked.write_text("not a folder")
+    scratch.mkdir()
+    first = start(blocked, scratch=scratch)
+    assert first.communicate(timeout=300) == ("", "")
+    (index,) = scratch.glob(f"hydragnn-hpo-{os.getuid()}/kernels/*/*.nbi")
+    written = index.stat().st_mtime_ns
+    assert start(blocked, PRELOADED, scratch).communicate(timeout=300) == ("1\n", "")
+    assert start(blocked, scratch=scratch).communicate(timeout=300) == ("", "")
+    assert index.stat().st_mtime_ns == written, "it was compiled once more"
+
+
 @pytest.mark.stress
-def test_without_a_folder_of_ones_own_loops_are_compiled_in_memory(tmp_path):
+def test_scratch_that_others_can_write_to_is_not_trusted(tmp_path):
+    """Whoever can write there could have us run anything."""
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    (tmp_path / f"hydragnn-hpo-{os.getuid()}").mkdir()
+    (tmp_path / f"hydragnn-hpo-{os.getuid()}").chmod(0o777)
+    assert "cannot be kept" in start(blocked, scratch=tmp_path).communicate(timeout=300)[1]
+    assert not list(tmp_path.rglob("*.nbi"))
+
+
+@pytest.mark.stress
+def test_without_a_folder_of_ones_own_loops_are_compiled_in_memory_with_one_warning(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     alone = start(blocked)
-    assert alone.communicate(timeout=300)[1] == ""
+    (warning,) = alone.communicate(timeout=300)[1].splitlines()
+    assert warning.startswith(f"compiled loops cannot be kept in {blocked}/hydragnn-hpo/kernels: ")
     assert alone.returncode == 0
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.host_info import free_bytes
 from hydragnn_hpo.training import memory
 from hydragnn_hpo.training.memory import (
-    free_bytes,
     is_out_of_memory,
     limit_bytes,
     measure_peak_bytes,

@@ -238,3 +238,27 @@ def test_pbs_jobs_know_their_end_and_number(shell, batch_request, content, profi
     end, margin, number = map(int, (shell.folder / "end").read_text().split())
     assert began + 7190 <= end <= time.time() + 7210, "clocks are set now and then"
     assert (margin, number) == (300, 4711)
+
+
+@pytest.mark.parametrize(
+    ("batch", "lines"),
+    [
+        ({}, ["#SBATCH --mem=0"]),
+        ({"memory": "240G"}, ["#SBATCH --mem=240G"]),
+        ({"memory": ""}, []),
+        ({"directives": ("--mem-per-gpu=60G",)}, ["#SBATCH --mem-per-gpu=60G"]),
+        ({"directives": ("--mem 100G",)}, ["#SBATCH --mem 100G"]),
+        ({"directives": ("--mem-bind=local",)}, ["#SBATCH --mem=0", "#SBATCH --mem-bind=local"]),
+        ({"scheduler": "pbs"}, []),
+    ],
+)
+def test_whole_hosts_come_with_their_whole_memory(batch_request, content, profile, batch, lines):
+    """Slurm gives a job that asks for no memory the site's default, of whole hosts too."""
+    made = render_batch_script(batch_request(), profile(batch), content())
+    assert [line for line in made.splitlines() if "--mem" in line] == lines
+
+
+@pytest.mark.parametrize("memory", ["all", "-1", "1.5G", "0 --uid=0", "1G\n"])
+def test_an_amount_of_memory_is_one(profile, memory):
+    with pytest.raises(ConfigError, match="is no amount of memory: write 0 for all of it"):
+        profile({"memory": memory})

@@ -102,3 +102,33 @@ def test_an_allocation_that_goes_on_gets_other_agents(stage, answer):
     stage.say("n1|allocated\n")
     stage.until(lambda: (stage.folder / "asked").exists() and stage.transport._state is None)
     assert [news.kind for news in stage.news] == ["failed"]
+
+
+def test_a_host_without_an_agent_is_news_while_the_others_work(stage):
+    """One srun serves all hosts: it lives as long as the last of its agents."""
+    stage._tool(
+        "srun",
+        f"echo 'srun: error: n2: task 1: Exited with exit code 127'; echo '1: python3: not found'\n"
+        f"exec cat {stage.pipe}",
+    )
+    stage.transport.start(["n1", "n2"], stage.call)
+    stage.say("n1|allocated\nn2|allocated\n")
+    stage.until(lambda: stage.news)
+    assert [(n.host, n.kind, n.reason) for n in stage.news] == [
+        ("n2", "failed", "has no agent, exited with exit code 127: python3: not found")
+    ]
+    assert stage.transport.find_last_words("n1") == f"see {stage.folder}/agents/001-0001.log"
+    stage.say("agent on n1: no route to the controller.\nn1-ib is another host\n")
+    stage.until(lambda: len(stage.news) == 2)  # its launcher has ended: n2 is not told again
+    assert stage.news[1].host == "n1"
+
+
+def test_the_last_line_about_a_silent_host_is_found(stage):
+    stage._tool("srun", f"echo 'n1: no route'; echo 'n1-ib: else'; exec cat {stage.pipe}")
+    stage.transport.start(["n1", "n2"], stage.call)
+    stage.say("n1|allocated\nn2|allocated\n")
+    log = stage.folder / "agents" / "001-0001.log"
+    stage.until(lambda: log.exists() and "else" in log.read_text())
+    assert stage.transport.find_last_words("n1") == f"n1: no route; see {log}"
+    assert stage.transport.find_last_words("n2") == f"see {log}"
+    stage.say("")

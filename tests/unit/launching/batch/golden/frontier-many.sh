@@ -9,6 +9,7 @@
 #SBATCH --account=mat123
 #SBATCH --partition=batch
 #SBATCH --array=1-3
+#SBATCH --mem=0
 #SBATCH -C nvme
 #SBATCH --network=disable_rdzv_get,job_vni,single_node_vni
 # Whole hosts: our own agents hand out their cores and devices.

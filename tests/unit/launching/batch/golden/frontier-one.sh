@@ -8,6 +8,7 @@
 #SBATCH --comment=hydragnn-hpo:3ae28dd8648423750af6
 #SBATCH --account=mat123
 #SBATCH --partition=batch
+#SBATCH --mem=0
 #SBATCH -C nvme
 #SBATCH --network=disable_rdzv_get,job_vni,single_node_vni
 # Whole hosts: our own agents hand out their cores and devices.

@@ -7,6 +7,7 @@
 # By this the run finds a job whose number it could not read.
 #SBATCH --comment=hydragnn-hpo:3ae28dd8648423750af6
 #SBATCH --account=mat123
+#SBATCH --mem=0
 # Whole hosts: our own agents hand out their cores and devices.
 #SBATCH --exclusive
 # Beside this script, one file for each job.

@@ -9,6 +9,7 @@
 #SBATCH --account=mat123
 #SBATCH --partition=standard-g
 #SBATCH --array=1-3
+#SBATCH --mem=0
 #SBATCH --gpus-per-node=8
 #SBATCH --network=job_vni,single_node_vni
 # Whole hosts: our own agents hand out their cores and devices.

@@ -8,6 +8,7 @@
 #SBATCH --comment=hydragnn-hpo:3ae28dd8648423750af6
 #SBATCH --account=mat123
 #SBATCH --partition=debug
+#SBATCH --mem=0
 #SBATCH --gpus-per-node=8
 #SBATCH --network=job_vni,single_node_vni
 # Whole hosts: our own agents hand out their cores and devices.

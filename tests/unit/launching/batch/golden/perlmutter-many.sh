@@ -9,6 +9,7 @@
 #SBATCH --account=mat123
 #SBATCH --qos=regular
 #SBATCH --array=1-3
+#SBATCH --mem=0
 #SBATCH -C gpu
 #SBATCH --gpus-per-node=4
 # Whole hosts: our own agents hand out their cores and devices.

@@ -8,6 +8,7 @@
 #SBATCH --comment=hydragnn-hpo:3ae28dd8648423750af6
 #SBATCH --account=mat123
 #SBATCH --qos=regular
+#SBATCH --mem=0
 #SBATCH -C gpu
 #SBATCH --gpus-per-node=4
 # Whole hosts: our own agents hand out their cores and devices.
