@@ -285,7 +285,7 @@ def test_functions_fit_a_screen() -> None:
         for node in ast.walk(tree_of(module)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 lines = (node.end_lineno or 0) - node.lineno + 1
-                if lines > 40:
+                if lines > 60:
                     yield f"{node.name}: {lines} lines"
 
     obey(breaches)

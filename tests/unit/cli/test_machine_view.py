@@ -18,7 +18,7 @@ def own(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(
         'extends = "frontier"\nname = "mine"\nhosts = 64\n'
-        '[rank.many_hosts]\nNCCL_CROSS_NICS = "1"\n'
+        '[rank.many_hosts]\nNCCL_CROSS_NIC = "1"\n[rank.folders]\nMINE = "{scratch}/mine"\n'
     )
     return path
 
@@ -31,9 +31,9 @@ def test_every_value_has_an_origin(tmp_path):
     assert actual["files"] == [str(path), shipped]
     assert (actual["values"]["hosts"], origins["hosts"]) == (64, str(path))
     assert origins["layout.cores_of_slot"] == origins["rank.many_hosts.NCCL_NET"] == shipped
-    assert origins["rank.many_hosts.NCCL_CROSS_NICS"] == str(path)
+    assert origins["rank.many_hosts.NCCL_CROSS_NIC"] == str(path)
     assert origins["batch.environment"] == origins["process_gb"] == "default"
-    assert [line for line in actual["warnings"] if "NCCL_CROSS_NIC?" in line]
+    assert [line for line in actual["warnings"] if "rank.folders.MINE: trials share it" in line]
     assert "extends" not in actual["values"], "there is nothing left of it"
 
 
