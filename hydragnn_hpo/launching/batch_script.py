@@ -59,7 +59,10 @@ def render_batch_script(
     scheduler = profile.batch.scheduler
     options = [check_directive(option) for option in _options(request, profile)]
     environment = {**profile.batch.environment, **content.environment}
+    mark = f"#SBATCH --comment=hydragnn-hpo:{run_tag(Path(content.run))}"
+    marked = any(option.startswith("--comment") for option in options)
     blocks = {
+        "mark": [] if marked else ["# By this the run finds a job without a number.", mark],
         "options": [f"{_PREFIX[scheduler]} {option}" for option in options],
         "modules": [f"module load {shlex.quote(name)} || exit" for name in profile.batch.modules],
         "environment": [f"export {k}={shlex.quote(v)}" for k, v in environment.items()],
@@ -89,7 +92,6 @@ def _words(request: BatchRequest, profile: ProfileConfig, content: ScriptContent
         "time": request.time,
         "seconds": str(request.seconds),
         "jobs": str(request.jobs),
-        "mark": f"hydragnn-hpo:{run_tag(Path(content.run))}",
         "drain": str(profile.batch.drain_seconds),
         "log": "%A_%a.out" if request.allocations > 1 else "%j.out",
         "program": shlex.join(content.program),

@@ -4,9 +4,8 @@
 #SBATCH --job-name={{name}}
 #SBATCH --nodes={{hosts}}
 #SBATCH --time={{time}}
-# By this the run finds a job whose number it could not read.
-#SBATCH --comment={{mark}}
 {{options}}
+{{mark}}
 # Whole hosts: our own agents hand out their cores and devices.
 #SBATCH --exclusive
 # Beside this script, one file for each job.

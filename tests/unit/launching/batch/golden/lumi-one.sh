@@ -4,13 +4,13 @@
 #SBATCH --job-name=hpo-alloys
 #SBATCH --nodes=1
 #SBATCH --time=02:00:00
-# By this the run finds a job whose number it could not read.
-#SBATCH --comment=hydragnn-hpo:3ae28dd8648423750af6
 #SBATCH --account=mat123
 #SBATCH --partition=standard-g
 #SBATCH --mem=0
 #SBATCH --gpus-per-node=8
 #SBATCH --network=job_vni,single_node_vni
+# By this the run finds a job without a number.
+#SBATCH --comment=hydragnn-hpo:3ae28dd8648423750af6
 # Whole hosts: our own agents hand out their cores and devices.
 #SBATCH --exclusive
 # Beside this script, one file for each job.

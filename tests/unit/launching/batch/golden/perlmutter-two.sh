@@ -4,13 +4,13 @@
 #SBATCH --job-name=hpo-alloys
 #SBATCH --nodes=2
 #SBATCH --time=01:30:00
-# By this the run finds a job whose number it could not read.
-#SBATCH --comment=hydragnn-hpo:3ae28dd8648423750af6
 #SBATCH --account=mat123
 #SBATCH --qos=debug
 #SBATCH --mem=0
 #SBATCH -C gpu
 #SBATCH --gpus-per-node=4
+# By this the run finds a job without a number.
+#SBATCH --comment=hydragnn-hpo:3ae28dd8648423750af6
 # Whole hosts: our own agents hand out their cores and devices.
 #SBATCH --exclusive
 # Beside this script, one file for each job.
