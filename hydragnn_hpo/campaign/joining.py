@@ -94,6 +94,9 @@ class AllocationMember:
         self._journal = JournalFollower(run.journal)
         self._due = dict.fromkeys(self.transport.hosts, 0.0)
         """When to start an agent on each host that has none, in monotonic time."""
+        self._joined: set[str] = set()
+        """Hosts with an agent."""
+        self._lease_seconds = machine.lease_seconds
         self._reasons: dict[str, str] = {}
         """Why the last agent of a host could not be started."""
         self._served = False
@@ -204,8 +207,11 @@ class AllocationMember:
         now = time.monotonic()
         try:
             for event in self._journal.read_new():
-                if event["event"] == "host_lost" and event["host"] in self.transport.hosts:
-                    self._due.setdefault(event["host"], now)
+                if event["event"] == "host_joined":
+                    self._joined.add(event["host"])
+                elif event["event"] == "host_lost" and event["host"] in self.transport.hosts:
+                    self._joined.discard(event["host"])
+                    self._due[event["host"]] = now
         except (RunError, JournalReplaced):  # its file server is away
             return None
         try:
@@ -213,6 +219,9 @@ class AllocationMember:
         except JobError as error:
             return str(error)
         for news in reports:
+            if news.host in self._joined:  # the controller reports its loss, once its lease is over
+                self._due[news.host] = now + RESTART_SECONDS + 2 * self._lease_seconds
+                continue
             known = self._reasons.get(news.host) == news.reason
             if not known:
                 logger.warning("host %s %s", news.host, news.reason)
@@ -221,6 +230,7 @@ class AllocationMember:
         if due := [host for host, when in self._due.items() if when <= now]:
             for host in due:
                 del self._due[host]
+            self._joined.difference_update(due)
             self.transport.start(due, AgentCall(self.run.path, address.run, address.epoch))
         return None
 
