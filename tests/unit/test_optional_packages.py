@@ -66,7 +66,7 @@ def test_every_import_is_of_the_core_or_optional() -> None:
     }
     others = imported - sys.stdlib_module_names - OPTIONAL.keys() - GUARDED
     assert len(others) > 10
-    brought_with_others = {"pydantic_core", "llvmlite"}  # by pydantic, by numba
+    brought_with_others = {"pydantic_core"}  # by pydantic
     assert {each for each in others if not brought_by(each) & core} == brought_with_others
 
 

@@ -38,7 +38,7 @@ def test_a_wrong_plan_is_one_sentence(ranks, epochs, message):
 
 def steps_in(path):
     events = json.loads(path.read_text())["traceEvents"]
-    return sum(event.get("name") == "Optimizer.step#FusedAdam.step" for event in events)
+    return sum(event.get("name") == "Optimizer.step#AdamW.step" for event in events)
 
 
 @pytest.mark.parametrize(
