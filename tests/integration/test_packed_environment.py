@@ -180,7 +180,7 @@ def test_a_partial_file_is_never_used(fleet, archive, tmp_path, caplog, broken_s
     assert sent[0] == "--force"
     assert sent[2] == str(archive)
     assert not Path(sent[3]).exists()
-    messages = [record.message for record in caplog.records if "sbcast: error: no room" in record.message]
+    messages = [text for text in caplog.messages if "sbcast: error: no room" in text]
     assert len(messages) == 1
     (listing,) = control.show(1)  # it was copied from the shared file system then
     is_local(listing, disk)
