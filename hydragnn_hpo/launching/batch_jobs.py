@@ -282,7 +282,7 @@ class JobRecords:
             path.chmod(0o700)
 
     def reserve(self, jobs: Sequence[BatchJob]) -> bool:
-        """Record that jobs are about to be submitted; return whether nobody else has.
+        """Reserve jobs before they are submitted; return False if another process reserved one.
 
         Raises:
             StorageError: the disk is full, or the folder is not writable.
@@ -465,7 +465,7 @@ def decide_end(
         progress: current progress of the campaign.
         finished: whether the campaign is finished.
         followed: whether a successor was queued.
-        cancelled: whether somebody has cancelled it since.
+        cancelled: whether the successor was cancelled since.
     """
     if finished:
         return ChainDecision("the campaign is finished", cancels="all", code=code)

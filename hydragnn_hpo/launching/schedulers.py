@@ -126,7 +126,7 @@ def _explain_reason(reason: str) -> tuple[Literal["queued", "held"], str]:
         return "held", f"Slurm holds it: scontrol release starts it ({word})"
     for beginning, why in _PERSON.items():
         if reason.startswith(beginning):
-            return "queued", f"waits until somebody acts: {why} ({word})"
+            return "queued", f"waits for an administrator: {why} ({word})"
     return "queued", reason
 
 

@@ -62,7 +62,7 @@ def test_times_of_schedulers_are_read(text, seconds):
         ("PENDING|DependencyNeverSatisfied", "queued", "will never start as requested"),
         ("PENDING|AssocGrpNodeLimit", "queued", "AssocGrpNodeLimit"),
         ("PENDING|ReqNodeNotAvail, UnavailableNodes:node1", "queued", "down, drained or reserved"),
-        ("PENDING|PartitionDown", "queued", "waits until somebody acts: its partition is down"),
+        ("PENDING|PartitionDown", "queued", "waits for an administrator: its partition is down"),
         ("RUNNING|None", "running", ""),
         ("COMPLETING|None", "running", ""),
         ("SUSPENDED|None", "suspended", "its processes are stopped"),
