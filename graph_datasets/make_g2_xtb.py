@@ -48,7 +48,8 @@ def frame(name: str, copy: int, atoms: Atoms) -> str:
 
 
 if __name__ == "__main__":
-    random, frames = np.random.default_rng(SEED), []
+    random = np.random.default_rng(SEED)
+    frames = []
     for name in [name for name in g2.names if len(g2[name]) > 1]:
         for copy in range(COPIES + 1):
             atoms = g2[name]

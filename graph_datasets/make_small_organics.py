@@ -125,7 +125,9 @@ def vary(smiles: str) -> Iterator[Chem.RWMol]:
 
 def draw() -> list[str]:
     """Return the molecules of the set: all of up to four heavy atoms, a draw of the larger ones."""
-    small, larger, parents = [], set(), ["C", "N", "O", "S"]
+    small = []
+    larger = set()
+    parents = ["C", "N", "O", "S"]
     for size in range(1, LARGEST + 1):
         new = set(parents) if size == 1 else accept(m for one in parents for m in grow(one))
         new |= {"c1ccccc1"} if size == 6 else set()

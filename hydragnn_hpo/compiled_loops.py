@@ -129,7 +129,8 @@ class CompiledLoops:
 
     def _load(self, name: str, dtype: str) -> Loop:
         loop, words = self.loops[name]
-        number, freedoms = getattr(numba.types, dtype), name not in self.exact and _FASTMATH
+        number = getattr(numba.types, dtype)
+        freedoms = name not in self.exact and _FASTMATH
         arguments = [_argument_type(word, number) for word in words.split()]
         for folder in self._usable_folders(name, dtype):
             try:

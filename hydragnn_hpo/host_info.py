@@ -55,7 +55,8 @@ class MemoryGroup:
     @property
     def free(self) -> int | None:
         """Bytes that it leaves, file caches included; None if it sets no limit."""
-        limit, used = self.limit, self.read(self.usage_file)
+        limit = self.limit
+        used = self.read(self.usage_file)
         if limit is None or used is None:
             return None
         return limit - used + (self.read("memory.stat", rf"{self.cache_key} (\d+)") or 0)

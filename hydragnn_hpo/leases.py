@@ -256,7 +256,8 @@ class StampWatch:
         with self._path.open("rb") as file:
             stamp = os.fstat(file.fileno()).st_mtime_ns
         if stamp != self._stamp:
-            self._stamp, self.until = stamp, now + self._seconds
+            self._stamp = stamp
+            self.until = now + self._seconds
 
 
 class RankLease:

@@ -246,7 +246,8 @@ class Campaign:
         return load_campaign(self.path, tables, **cast("dict[str, str | int | None]", words))
 
     def __repr__(self) -> str:
-        search, data = self.config.search, ", ".join(entry.card for entry in self.config.data)
+        search = self.config.search
+        data = ", ".join(entry.card for entry in self.config.data)
         rungs = " -> ".join(map(str, search.rungs))
         return (
             f"Campaign '{self.name}' ({self.path}): {search.trials} trials by {search.brain}, "
@@ -395,7 +396,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Show how the run stands, and the errors of its ensemble on the test split."""
-        text, table = f"<p>{html.escape(repr(self))}</p>", self.facts.ensemble
+        text = f"<p>{html.escape(repr(self))}</p>"
+        table = self.facts.ensemble
         if table is None:
             return text
         titles = ("head", "unit", "test MAE", "MAE of the mean", "share in 90 % interval")

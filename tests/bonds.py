@@ -23,7 +23,8 @@ def directed_edges(paired, basis_size):
     around = torch.nn.functional.normalize(torch.randn(len(BONDS), 3).double(), dim=-1)
     whole = torch.cat((around, -around))
     rows = len(BONDS) if paired else 2 * len(BONDS)
-    basis, fade = torch.rand(rows, basis_size).double(), torch.rand(rows, 1).double()
+    basis = torch.rand(rows, basis_size).double()
+    fade = torch.rand(rows, 1).double()
     directions = whole if paired else whole.flip(0)
     return Edges(links_between(paired), directions, torch.ones(rows).double(), basis, fade)
 
@@ -33,9 +34,11 @@ def four_atoms(paired, cutoff):
     positions = [[0.0, 0, 0], [1.6, 0.2, 0], [0.3, 1.9, 0.8], [3.2, -0.9, 0.4]]
     positions = torch.tensor(positions, dtype=torch.float64)
     first, second = torch.triu_indices(4, 4, 1)
-    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
+    sender = torch.cat((first, second))
+    receiver = torch.cat((second, first))
     vectors = positions[receiver] - positions[sender]
-    links, rows = build_links(sender, receiver, 4), len(first) if paired else len(sender)
+    links = build_links(sender, receiver, 4)
+    rows = len(first) if paired else len(sender)
     lengths = vectors[:rows].norm(dim=1)
     basis = torch.stack((lengths.sin(), lengths.cos(), 1 / lengths), dim=1)
     weight = envelope(lengths, cutoff)[:, None]
@@ -48,7 +51,9 @@ def random_edges(paired):
     first, second = torch.randint(0, 5, (2, 9))
     first[0] = second[0]
     first[2], second[2] = first[1], second[1]
-    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
-    links, count = build_links(sender, receiver, 6), len(first) if paired else len(sender)
+    sender = torch.cat((first, second))
+    receiver = torch.cat((second, first))
+    links = build_links(sender, receiver, 6)
+    count = len(first) if paired else len(sender)
     lengths, basis, fade = (torch.rand(count, width).double() for width in (1, 4, 1))
     return Edges(links, torch.zeros(len(sender), 3).double(), lengths[:, 0], basis, fade)

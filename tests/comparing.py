@@ -19,7 +19,8 @@ NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 def assert_same_arrays(actual: Columns, expected: Columns) -> None:
     """Assert that what a store keeps of both is equal, byte by byte."""
-    left, right = arrays_of(actual), arrays_of(expected)
+    left = arrays_of(actual)
+    right = arrays_of(expected)
     assert set(left) == set(right)
     for name, array in left.items():
         _assert_same(array, right[name], name)

@@ -84,7 +84,8 @@ def data_root() -> Path:
 def random_columns() -> Columns:
     """Sixty graphs with all kinds of columns, random numbers in them; some have no edges."""
     random = np.random.default_rng(5)
-    nodes, edges = random.integers(1, 6, 60), random.integers(0, 9, 60)
+    nodes = random.integers(1, 6, 60)
+    edges = random.integers(0, 9, 60)
     shapes = {"energy": (60, 1), "charge": (nodes.sum(), 1), "push": (nodes.sum(), 3)}
     values = {name: random.normal(size=shape) for name, shape in shapes.items()}
     masks = {name: random.random(len(value)) < 0.8 for name, value in values.items()}

@@ -157,7 +157,8 @@ class CpuTime:
         for path in sorted(self.files, key=lambda p: -self.files[p][0])[:DEAREST]:
             cpu, wall = self.files[path]
             terminalreporter.line(f"{cpu:7.0f} s of CPU, {wall:5.0f} s  {path}")
-        minutes, slow = self.minutes(), self.slowness
+        minutes = self.minutes()
+        slow = self.slowness
         line = f"{minutes:.1f} CPU minutes, files taking {slow:.2f} times as long as recorded: "
         exceeded = self.exceeds(budget)
         advice = ": the run has failed; make the files above cheaper, or mark tests stress."

@@ -99,7 +99,8 @@ def sbatch(folder: str, argv: list[str]) -> None:
     found = dict(word.split("=", 1) for word in [*marked, *argv] if "=" in word)
     options = {OPTIONS[name]: value for name, value in found.items() if name in OPTIONS}
     options |= {VARIABLES[name]: value for name, value in os.environ.items() if name in VARIABLES}
-    jobs, all_options = read(folder), read_options(folder)
+    jobs = read(folder)
+    all_options = read_options(folder)
     number = 1 + max((int(job.split("_")[0]) for job in jobs), default=100)
     first, _, last = options.pop("array", "").partition("-")
     tasks = range(int(first), int(last or first) + 1) if first else ()
@@ -113,7 +114,8 @@ def sbatch(folder: str, argv: list[str]) -> None:
 def squeue(folder: str, argv: list[str]) -> None:
     """List jobs; those that ended only with ``--states=all``, and as SQUEUE_* say, like Slurm."""
     given = dict(word.split("=", 1) for word in argv if word.startswith("--") and "=" in word)
-    jobs, options = read(folder), read_options(folder)
+    jobs = read(folder)
+    options = read_options(folder)
     chosen = given["--jobs"].split(",") if "--jobs" in given else list(jobs)
     if len(chosen) == 1 and chosen[0] not in jobs:
         sys.exit("slurm_load_jobs error: Invalid job id specified")

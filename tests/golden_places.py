@@ -118,7 +118,8 @@ def lines_of(profile: ProfileConfig, job: Job, port: int) -> Iterator[str]:
         yield f"ranks on {host}:"
         yield from (f"  {name}={first[name]}" for name in sorted(common - same - OWN))
         for place in here:
-            one, left = each[place.rank], set(each[place.rank]) - same - (common - OWN)
+            one = each[place.rank]
+            left = set(each[place.rank]) - same - (common - OWN)
             own = " ".join(f"{name}={one[name]}" for name in sorted(left))
             yield f"  slot {place.slot}, cores {spans(place.cores)}: {own}"
 

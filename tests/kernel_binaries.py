@@ -53,7 +53,8 @@ def main(binary, dtype):
 
     assembly, *target = TARGETS[binary]
     for name, arrays, numbers, constants in launches_of_all_loops(getattr(torch, dtype)):
-        loop, options = ALL_LOOPS[name], {"enable_fp_fusion": name not in EXACT}
+        loop = ALL_LOOPS[name]
+        options = {"enable_fp_fusion": name not in EXACT}
         kinds = [*(TYPES[each.dtype] for each in arrays), *("i64" for _ in numbers)]
         signature = dict(zip(loop.arg_names, kinds + ["constexpr"] * len(constants), strict=True))
         source = ASTSource(loop, signature, constants)

@@ -37,7 +37,8 @@ def random_links(seed, paired, nodes=NODES):
         return scatter.build_links(first, second, nodes), len(first)
     lone = nodes if paired == "some" else 0
     rest = len(first) - lone
-    sender, receiver = torch.cat((first, second[:rest])), torch.cat((second, first[:rest]))
+    sender = torch.cat((first, second[:rest]))
+    receiver = torch.cat((second, first[:rest]))
     return scatter.build_links(sender, receiver, nodes), len(first)
 
 
@@ -55,7 +56,8 @@ def links_of(form, seed, paired, nodes=NODES):
 
 def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
     draw = torch.Generator().manual_seed(seed)
-    nodes, edges = links.num_nodes, len(links.sender)
+    nodes = links.num_nodes
+    edges = len(links.sender)
     shapes = {
         "filtered": [(nodes, WIDTH), (rows, WIDTH)],
         "components": [(nodes, 4, WIDTH), (rows, WIDTH)],
@@ -135,7 +137,8 @@ def whole(shape, generator, dtype):
 def gated(hidden, weights, matrix, bias, *gate_and_links):
     """Call ``gated_linear_sum`` with the parameters as inputs."""
     *gate, links = gate_and_links
-    last, score = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+    last = nn.Linear(WIDTH, WIDTH)
+    score = nn.Linear(WIDTH, 1)
     for layer, values in ((last, (matrix, bias)), (score, gate)):
         for name, value in zip(("weight", "bias"), values, strict=False):
             del layer._parameters[name]
@@ -183,7 +186,8 @@ def draw_edges(case, layout, dtype=torch.float64, scale=1.0):
     """Draw the inputs of a function of edges, given links and the number of pairs."""
     links, rows = layout
     sizes = {N: links.num_nodes, E: len(links.sender), P: rows}
-    draws, shapes = torch.Generator().manual_seed(3), EDGE_CASES[case][1]
+    draws = torch.Generator().manual_seed(3)
+    shapes = EDGE_CASES[case][1]
     sized = [(sizes.get(shape[0], shape[0]), *shape[1:]) for shape in shapes]
     return [
         (scale * torch.randn(shape, generator=draws, dtype=dtype)).requires_grad_()
@@ -218,5 +222,6 @@ def kernel_functions(paired):
     for conv in FACTORS:
         yield f"aggregate {conv}", all_of_aggregates, factors_of(conv, links, rows), links
     for case in EDGE_CASES:
-        results, inputs = partial(differentiate, case), draw_edges(case, (links, rows))
+        results = partial(differentiate, case)
+        inputs = draw_edges(case, (links, rows))
         yield f"edge function {case}", results, inputs, links

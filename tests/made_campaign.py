@@ -130,7 +130,8 @@ def planted(values: Mapping[str, Any]) -> float:
 
 
 def _config(wish: Wish) -> CampaignConfig:
-    space, model = SPACE, {}
+    space = SPACE
+    model = {}
     if wish.conv is not None:
         model = {"model": {"conv": wish.conv}}
         space = {key: SPACE[key] for key in SPACE if key not in CONV_KEYS}
@@ -175,7 +176,8 @@ def _write_store(run: RunDir) -> CardConfig:
 
 def made_structures(levels: dict[str, str]) -> Columns:
     """Return the 200 molecules of the test split: bent, of three atoms, ten of each group."""
-    graphs, atoms = GRAPHS, ATOMS // GRAPHS
+    graphs = GRAPHS
+    atoms = ATOMS // GRAPHS
     elements = np.array([[8, 1, 1], [16, 1, 1], [6, 8, 8], [8, 17, 1], [7, 8, 8]], dtype=np.int16)
     bent = np.array([[0.0, 0.0, 0.0], [0.96, 0.0, 0.0], [-0.24, 0.93, 0.0]])
     counts = {"graph": graphs, "node": graphs * atoms}
@@ -437,7 +439,8 @@ class Simulation:
 
     def _fate(self, values: Mapping[str, Any]) -> str | None:
         """Draw whether a trial fails: large rates diverge, large models run out of memory."""
-        number, dice = len(self.trials), float(self.random.uniform())
+        number = len(self.trials)
+        dice = float(self.random.uniform())
         if number in (14, 31, 47):
             return "bug"
         if number % 37 == 20:
@@ -520,7 +523,8 @@ class Simulation:
         above = 1.5 * math.exp(-trial.epoch / trial.tau)
         promotions = trial.goal * (1.0 + above) * math.exp(0.01 * self.random.normal())
         if promotions < trial.best:
-            trial.best, trial.best_epoch = promotions, trial.epoch
+            trial.best = promotions
+            trial.best_epoch = trial.epoch
         self.note(
             "epoch",
             trial=name,
@@ -632,7 +636,8 @@ class Simulation:
         self.charged.clear()
         self.time, self.epoch = self.time + 20.0, self.epoch + 1
         late = [(max(t, self.time + 0.1), n, k, w) for t, n, k, w in self.heap if k != "turn"]
-        self.heap, self.turning = late, False
+        self.heap = late
+        self.turning = False
         heapq.heapify(self.heap)
         self._open()
         for trial in list(self.trials.values()):
@@ -679,7 +684,8 @@ def scored_by_conv(lines: Iterable[bytes]) -> Counter[str]:
 
     One that was promoted goes on, and has no final score until it rests again.
     """
-    convs, scored = {}, set()
+    convs = {}
+    scored = set()
     for line in lines:
         event = json.loads(line)["e"]
         trial = event.get("trial")

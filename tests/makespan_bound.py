@@ -42,7 +42,8 @@ def least_makespan(seconds: Floats, slots: Floats, total: int) -> float:
 def campaign_bound(works: Sequence[SimulatedWork], slots: int) -> float:
     """Return the bound of simulated trials at the widths that they may have; no start-up in it."""
     most = max(len(work.widths) for work in works)
-    seconds, occupied = np.full((len(works), most), np.inf), np.full((len(works), most), np.inf)
+    seconds = np.full((len(works), most), np.inf)
+    occupied = np.full((len(works), most), np.inf)
     for row, work in enumerate(works):
         count = len(work.widths)
         seconds[row, :count] = np.minimum.accumulate(work.seconds)

@@ -22,7 +22,8 @@ def assign_slices(paths: Iterable[str], seconds: dict[str, float], count: int) -
         seconds: what files take, in seconds.
         count: number of slices.
     """
-    load, slices = Counter({number: 0 for number in range(count)}), {}
+    load = Counter({number: 0 for number in range(count)})
+    slices = {}
     for path in sorted(set(paths), key=lambda p: (-seconds.get(p, UNKNOWN), p)):
         slices[path] = min(load, key=lambda number: (load[number], number))
         load[slices[path]] += seconds.get(path, UNKNOWN)

@@ -266,7 +266,8 @@ class StubAgents:
         """
         # A socket has two descriptors, and its successor may be opened before they are closed.
         raise_file_limit(2 * plan.hosts + plan.hosts // 4)
-        self._plan, self._run_dir = plan, Path(plan.run_dir)
+        self._plan = plan
+        self._run_dir = Path(plan.run_dir)
         profile = find_profile(plan.profile)
         self._device = "cpu" if profile.device == "cpu" else "cuda:0"
         stats = cast("StoreStats | None", plan.stats)
@@ -445,7 +446,8 @@ class StubAgents:
                 self._drop(job, agent.name)
 
     def _join(self, agent: StubAgent, terms: Welcome) -> None:
-        agent.joined, agent.lease_seconds = True, terms.lease_seconds
+        agent.joined = True
+        agent.lease_seconds = terms.lease_seconds
         agent.valid_until = agent.greeted + terms.lease_seconds
         for job in [job for job in self._jobs.values() if agent.name in job.hosts]:
             if job.id not in terms.keep:
@@ -486,7 +488,8 @@ class StubAgents:
             self._after(seconds, lambda: self._begin(job))
 
     def _make_job(self, start: StartJob) -> StubJob:
-        folder, attempt = TrialDir(Path(start.spec["trial_dir"])), start.spec["attempt"]
+        folder = TrialDir(Path(start.spec["trial_dir"]))
+        attempt = start.spec["attempt"]
         placement = load_config(folder.attempt(attempt) / "placement.toml", PlacementConfig)
         name = folder.path.name
         if name not in self._trials:
@@ -538,14 +541,16 @@ class StubAgents:
         if not self._is_whole(job) or job.began == math.inf:
             return
         trial, factor = job.trial, self._plan.clock.factor
-        value, seconds = trial.objective(epoch), factor * job.epoch_seconds
+        value = trial.objective(epoch)
+        seconds = factor * job.epoch_seconds
         trial.train_seconds += seconds
         times = {"train_seconds": 0.9 * seconds, "val_seconds": 0.1 * seconds}
         errors = {"val_mae": {head: value for head in trial.config.heads}} if trial.config else {}
         self._record(job, "epoch", epoch=epoch, objective=value, **times, **errors)
         now = time.monotonic()
         if epoch >= job.until or factor * (now - job.checkpointed) >= trial.checkpoint_seconds:
-            job.checkpointed, trial.saved = now, float(epoch)
+            job.checkpointed = now
+            trial.saved = float(epoch)
             self._record(job, "checkpoint", epoch=epoch, step=0)
         if epoch >= job.until:
             self._complete(job, "completed" if epoch >= trial.last_epoch else "stopped")
@@ -556,7 +561,8 @@ class StubAgents:
         """Write a checkpoint, and end the ranks."""
         if self._is_whole(job) and job.began < math.inf:
             reached = job.progress(time.monotonic())
-            job.trial.saved, epoch = reached, int(reached)
+            job.trial.saved = reached
+            epoch = int(reached)
             self._record(job, "checkpoint", epoch=epoch, step=int(1000 * (reached - epoch)))
         self._end_ranks(job, INTERRUPTED)
 
@@ -592,7 +598,8 @@ class StubAgents:
 
     def _end_part(self, job: StubJob, name: str, code: int) -> None:
         """End the ranks of a job on one host, and report it until the controller confirms."""
-        ranks, agent = job.hosts.get(name), self._agents.get(name)
+        ranks = job.hosts.get(name)
+        agent = self._agents.get(name)
         if ranks is None or agent is None or self._jobs.get(job.id) is not job:
             return
         self._drop(job, name)

@@ -361,7 +361,8 @@ class Monitor:
                 f"the stub agents ended (code {code}): {last_lines(self._transport.log)}; "
                 f"{self.progress}: see the log."
             )
-        seconds, hosts = now - self._began, self._plan.machine.hosts
+        seconds = now - self._began
+        hosts = self._plan.machine.hosts
         if self.admission is None and seconds > self._plan.joining_seconds:
             raise RehearsalError(
                 f"{self.admitted:,} of {hosts:,} hosts joined within {seconds:.0f} s; "

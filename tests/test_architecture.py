@@ -192,7 +192,8 @@ def test_a_room_has_one_level_of_folders() -> None:
 
 
 def test_modules_and_classes_are_named_once() -> None:
-    modules, classes = Counter[str](), Counter[str]()
+    modules = Counter[str]()
+    classes = Counter[str]()
     for path in MODULES:
         if ".".join(path.parent.relative_to(PACKAGE).parts) in FAMILIES:
             continue
@@ -289,6 +290,37 @@ def test_functions_fit_a_screen() -> None:
                     yield f"{node.name}: {lines} lines"
 
     obey(breaches)
+
+
+RUNS_CODE = (ast.Call, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.IfExp)
+
+
+def squeezed(node: ast.AST) -> bool:
+    """Return whether a statement assigns calls, or things of several kinds, as one tuple.
+
+    Where a value needs what another name held before, as in ``a, b = b, a + b``, it may.
+    """
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            parts = [part for value in values for part in ast.walk(value)]
+            held = {ast.unparse(name) for name in names}
+            if held & {ast.unparse(part) for part in parts if isinstance(part, ast.expr)}:
+                return False
+            kinds = {type(getattr(value, "operand", value)) for value in values}
+            return len(kinds) > 1 or any(isinstance(part, RUNS_CODE) for part in parts)
+    return False
+
+
+def test_unrelated_things_are_not_assigned_as_a_tuple() -> None:
+    assert squeezed(ast.parse("a, b = f(x), g(y)").body[0])
+    assert not squeezed(ast.parse("a, b = b, f(a)").body[0])
+
+    def breaches(module: Path) -> Iterator[str]:
+        for node in ast.walk(tree_of(module)):
+            if squeezed(node):
+                yield f"line {node.lineno}: {ast.unparse(node)}"  # type: ignore[attr-defined]
+
+    obey(breaches, PYTHON)
 
 
 VAGUE = {"Give", "Say", "Tell", "Let", "Hear"}

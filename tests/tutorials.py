@@ -68,7 +68,8 @@ def blocks(page: str) -> list[Block]:
     results = []
     for match in FENCE.finditer(page):
         line = page[: match.start("text")].count("\n")
-        mark, file = match["mark"] or "", match["file"]
+        mark = match["mark"] or ""
+        file = match["file"]
         results.append(Block(match["language"], match["text"], file, mark, line))
     return results
 

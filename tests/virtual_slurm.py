@@ -23,7 +23,8 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "scontrol", "sinf
 SECONDS = 120.0
 """Patience with Slurm, which is quick only where it is quiet."""
 
-PORTS, BLOCK = range(61_000, 65_000), 16
+PORTS = range(61_000, 65_000)
+BLOCK = 16
 """Above the ports that the kernel hands out, so that nobody gets one between its being chosen and
 its being used, be it hours later; each cluster has a block, whose first port says that it is taken.
 """
@@ -115,7 +116,8 @@ class VirtualSlurm:
         """
         self.cpus, self.gpus = cpus, gpus
         self._gpus_of, self._cores_of = gpus_of or {}, cores_of or {}
-        self.folder, self.hosts = folder, [f"node{n}{suffix}" for n in range(1, hosts + 1)]
+        self.folder = folder
+        self.hosts = [f"node{n}{suffix}" for n in range(1, hosts + 1)]
         self._more_conf = more_conf
         self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), TAG: str(folder)}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -167,7 +169,8 @@ class VirtualSlurm:
         until(lambda: len(self.idle()) == len(self.hosts), "idle hosts")
 
     def _daemon(self, name: str, *argv: str, host: str = "") -> None:
-        us, cores = os.getpid(), self._cores_of.get(host)
+        us = os.getpid()
+        cores = self._cores_of.get(host)
 
         def before() -> None:
             die_with_parent(us)

@@ -156,7 +156,8 @@ class AuxiliaryJobs:
             self._count += 1
             job = AuxiliaryJob(self._run, kind, f"{kind}.{self._epoch}.{self._count}")
             ended = self._end_of(job, spec, tried)
-            last, lost = len(tried) >= TRIES, job.was_lost(ended)
+            last = len(tried) >= TRIES
+            lost = job.was_lost(ended)
             if last and lost and ended.get("away"):
                 raise Drained(f"the {kind} job was lost with its host {TRIES} times")
             if last or not self._goes_again(job, ended, tried):
@@ -181,7 +182,8 @@ class AuxiliaryJobs:
             spec: its specification.
             tried: hosts of earlier tries; the host of this one is appended.
         """
-        self._name, self._ended = job.name, None
+        self._name = job.name
+        self._ended = None
         slot = self._choose(tried)
         tried.append(slot.host)
         self._backend.start(job.job(spec, slot))

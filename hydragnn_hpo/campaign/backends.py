@@ -73,7 +73,8 @@ def start_profile(profile: ProfileConfig, config: CampaignConfig) -> ProfileConf
     """
     if not spreads_stores(config):
         return profile
-    names, cold = ("start_seconds", "restart_seconds"), profile.cold_start_seconds
+    names = ("start_seconds", "restart_seconds")
+    cold = profile.cold_start_seconds
     return profile.model_copy(update={name: getattr(profile, name) + cold for name in names})
 
 

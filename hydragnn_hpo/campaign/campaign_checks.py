@@ -144,7 +144,8 @@ def _check_models(campaign: CheckedCampaign) -> None:
     """
     if campaign.config.machine.container is not None:
         return
-    folder, checked = RunDir(campaign.run).trial("t0000").path.absolute(), set[str]()
+    folder = RunDir(campaign.run).trial("t0000").path.absolute()
+    checked = set[str]()
     for where, made in campaign.trainings().items():
         start = made.training.start_from
         start = None if start is None else str(folder / start)
@@ -176,7 +177,8 @@ def _build_model(
     targets = {name: {"mean": 0.0, "std": 1.0, **t} for name, t in campaign.data.targets.items()}
     conv = f"{where}: conv '{made.model.conv}'"
     with tempfile.TemporaryDirectory(prefix="hydragnn-hpo-check-") as folder:
-        question, answer = Path(folder) / "question.json", Path(folder) / "answer.json"
+        question = Path(folder) / "question.json"
+        answer = Path(folder) / "answer.json"
         question.write_text(json.dumps({"config": plain, "targets": targets}, default=float))
         code = _run_quietly([sys.executable, "-c", BUILD_MODEL, str(question), str(answer)])
         if code is None:

@@ -110,7 +110,9 @@ class Controller:
     def _assemble(self, work: TrialKind) -> None:
         config, run, event_store = self.config, self.run_dir, self.event_store
         self.work = work
-        self._plan_due, self._last_poll, self._idle_since = 0.0, 0.0, math.inf
+        self._plan_due = 0.0
+        self._last_poll = 0.0
+        self._idle_since = math.inf
         self.dispatch = Dispatch(config, run, work, find_profile(config.machine.profile))
         self.proposals = Proposals(config, event_store, self.dispatch, configure=work.configure)
         self.attempts = Attempts(
@@ -276,8 +278,10 @@ class Controller:
 
     def _wait_for_hosts(self) -> None:
         """Wait for the first host, and until no further one joins for ``GATHERING_SECONDS``."""
-        seen, now = len(self.backend.slots), time.monotonic()
-        changed, deadline = now, now + HOST_SECONDS
+        seen = len(self.backend.slots)
+        now = time.monotonic()
+        changed = now
+        deadline = now + HOST_SECONDS
         if seen:
             self._served = True
             return
@@ -288,7 +292,8 @@ class Controller:
             self._wait()
             now = time.monotonic()
             if len(self.backend.slots) != seen:
-                seen, changed = len(self.backend.slots), now
+                seen = len(self.backend.slots)
+                changed = now
         self._served = True
 
     def _no_hosts_error(self, said: str) -> Exception:
@@ -432,7 +437,8 @@ class Controller:
             elif event.kind in ("zygote_lost", "agent_lost"):
                 self.event_store.append(event.kind, durable=False, host=event.data.get("host"))
                 if event.data.get("error"):
-                    host, there = str(event.data.get("host")), {s.host for s in self.backend.slots}
+                    host = str(event.data.get("host"))
+                    there = {s.host for s in self.backend.slots}
                     self._quarantine_unusable(host, there, str(event.data["error"]))
         self.energy_meter.flush_if_due()
         self.lease.renew()

@@ -107,7 +107,8 @@ def find_changes(store: Path, sources: Stamps) -> list[str]:
     """
     try:
         seen: Any = read_json(seen_file(store))
-        then_sources, then_store = dict(seen["sources"]), dict(seen["store"])
+        then_sources = dict(seen["sources"])
+        then_store = dict(seen["store"])
     except (StorageError, KeyError, TypeError, ValueError):
         return []
     sentences = []
@@ -156,7 +157,8 @@ class StoreVerifier:
         """
         self.damage: str | None = None
         """A sentence on the first file that differs; None while none is found."""
-        self._share, self._ended = share, threading.Event()
+        self._share = share
+        self._ended = threading.Event()
         self._files = [(store, *file) for store in stores for file in _described_files(store)]
         self.read_bytes = 0
         """Bytes that were compared so far."""
@@ -174,10 +176,8 @@ class StoreVerifier:
         if not self._thread.is_alive():
             return None
         self.close()
-        total, stores = (
-            sum(size for *_, size, _ in self._files),
-            {store for store, *_ in self._files},
-        )
+        total = sum(size for *_, size, _ in self._files)
+        stores = {store for store, *_ in self._files}
         commands = ", ".join(f"'hydragnn-hpo dataset check {store}'" for store in sorted(stores))
         return (
             f"only {self.read_bytes / 1e9:.3g} of {total / 1e9:.3g} GB of the stores were compared "

@@ -222,7 +222,8 @@ class Dispatch:
         return plan(waiting, running, self.pool, outlook)
 
     def _task(self, trial: Trial) -> Task:
-        price, epochs = self.price(trial), trial.until - trial.epoch
+        price = self.price(trial)
+        epochs = trial.until - trial.epoch
         widths = [w for w in price.widths if w >= trial.min_width] or [price.widths[-1]]
         return Task(
             trial.name,
@@ -386,7 +387,9 @@ class HostHealth:
         """Start without hosts; events of the backend add them."""
         self.event_store, self.dispatch = event_store, dispatch
         self._absent: dict[str, str] = {}
-        self._hosts, self._waiting, self._last_join = 0, 0, time.monotonic()
+        self._hosts = 0
+        self._waiting = 0
+        self._last_join = time.monotonic()
         self._ends: dict[str, float] = {}
         """When hosts of other allocations leave, in seconds since the Unix epoch, by host."""
 

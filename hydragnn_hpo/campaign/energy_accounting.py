@@ -104,7 +104,8 @@ class HostWarnings:
         if host in self._warned:
             return None
         for device, gauges in sample.devices.items():
-            busy, trial = gauges.get("busy"), trains.get(device)
+            busy = gauges.get("busy")
+            trial = trains.get(device)
             idles = trial is not None and busy is not None and busy < IDLE_SHARE
             if self._again(host, f"idle {device}", odd=idles):
                 return f"device {device} is {100 * (busy or 0.0):.0f} % busy while {trial} trains"
@@ -177,7 +178,8 @@ class EnergyMeter:
     def _clear(self) -> None:
         self._trials: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         """By trial: joules, and the slot-seconds in which they were counted."""
-        self._idle, self._parts = 0.0, set[str]()
+        self._idle = 0.0
+        self._parts = set[str]()
         self._spent = False
 
     def on_event(self, event: Event) -> None:
@@ -209,7 +211,8 @@ class EnergyMeter:
 
     def _slots_of(self, host: str) -> list[Slot]:
         if (now := self._slots()) is not self._seen:
-            self._seen, self._of_host = now, {}
+            self._seen = now
+            self._of_host = {}
             for slot in now:
                 self._of_host.setdefault(slot.host, []).append(slot)
         return self._of_host.get(host, [])

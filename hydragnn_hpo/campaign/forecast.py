@@ -120,7 +120,8 @@ def rung_of(work: str) -> int:
 
 def shortest_seconds(work: SimulatedWork) -> float:
     """Return the seconds of a piece of work at its quickest width that is efficient enough."""
-    alone, floor = work.seconds[0] * work.widths[0], PlanningContext().efficiency_floor
+    alone = work.seconds[0] * work.widths[0]
+    floor = PlanningContext().efficiency_floor
     pairs = zip(work.widths, work.seconds, strict=True)
     return min(seconds for width, seconds in pairs if alone >= floor * width * seconds)
 
@@ -252,15 +253,19 @@ class TrialPricer:
             values: its searched values, which alone price a command.
             trial: its whole configuration: a ``TrialConfig``, or a table of a command.
         """
-        command, every = self.config.command, CHECKPOINT_SECONDS
+        command = self.config.command
+        every = CHECKPOINT_SECONDS
         if isinstance(trial, TrialConfig):
-            price, label = self.costs.price(trial), trial.model.conv
+            price = self.costs.price(trial)
+            label = trial.model.conv
             every = max(trial.training.checkpoint_seconds, 1.0)
         else:
             widths = (command.width,) if command else (1,)
-            price, label = self.costs.price_values(values, widths), "command"
+            price = self.costs.price_values(values, widths)
+            label = "command"
         spread = 0.0 if price.measured else ERROR
-        truth, lanes = draw_error(self.config.seed, name, spread), self._lanes(price)
+        truth = draw_error(self.config.seed, name, spread)
+        lanes = self._lanes(price)
         fold = self._price_fold(trial) if isinstance(trial, TrialConfig) else None
         return PricedTrial(name, label, price, lanes, truth, every, fold)
 
@@ -339,7 +344,8 @@ def _setting(
     works: Sequence[SimulatedWork],
 ) -> SimulationSettings:
     """Describe the machine and the campaign's habits to the simulation."""
-    profile, search = start_profile(machine.profile, config), config.search
+    profile = start_profile(machine.profile, config)
+    search = config.search
     first = search.rungs[0]
     every = [each.checkpoint_seconds for each in priced.values()]
     quarter = max(search.initial, math.ceil(len(priced) / 4))
@@ -385,7 +391,9 @@ class PromotionSimulation:
             trials: all its trials by name.
             state: how it stands; from the beginning if left out.
         """
-        self.config, self.search, self.trials = config, config.search, trials
+        self.config = config
+        self.search = config.search
+        self.trials = trials
         self.left = len(works)
         self.added: list[SimulatedWork] = []
         state = state or State()
@@ -393,7 +401,8 @@ class PromotionSimulation:
         self.results = [list(state.results.get(rung, [])) for rung in self.search.rungs]
         self.reseeds = 0 if state.ending else max(config.ensemble.reseed, state.reseed)
         self.reseeded = dict(state.reseeded)
-        self.curve, self.folds = set(state.curve.values()), set(state.folds.values())
+        self.curve = set(state.curve.values())
+        self.folds = set(state.folds.values())
         self.no_curve = state.ending or state.finished or bool(state.curve or state.reseed)
         cross = config.ensemble.fit == "cross"
         self.no_folds = not cross or state.ending or state.finished or bool(state.folds)
@@ -438,7 +447,8 @@ class PromotionSimulation:
         done = [r for r in self.results[-1] if r.objective is not None]
         if self.no_curve or not done:
             return
-        self.no_curve, best = True, min(done, key=lambda r: (r.objective, r.trial)).trial
+        self.no_curve = True
+        best = min(done, key=lambda r: (r.objective, r.trial)).trial
         by_rung = zip(self.search.rungs, self.results, strict=True)
         reached = {row.trial: rung for rung, rows in by_rung for row in rows}
         costs = [(epochs, self._cost(name)) for name, epochs in reached.items()]
@@ -455,7 +465,8 @@ class PromotionSimulation:
         done = [(r.objective, r.trial) for r in self.results[-1] if r.objective is not None]
         if self.no_folds or not done:
             return
-        self.no_folds, ensemble = True, self.config.ensemble
+        self.no_folds = True
+        ensemble = self.config.ensemble
         for _, name in sorted(done)[: ensemble.configurations]:
             for fold in range(ensemble.folds):
                 work = self.trials[name].work(0, self.search.rungs[-1], fold=fold)

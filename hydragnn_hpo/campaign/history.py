@@ -83,7 +83,9 @@ class SlotHistory(SlotLedger):
         kept = end
         if attempt.loses_work:
             kept = first if attempt.saved is None else max(first, attempt.saved[0])
-        name, slots, begin = f"{attempt.trial}@{attempt.until}", attempt.slots, self.begin or 0.0
+        name = f"{attempt.trial}@{attempt.until}"
+        slots = attempt.slots
+        begin = self.begin or 0.0
         bars = (
             Bar(name, slots, attempt.placed - begin, first - begin, "start-up"),
             Bar(name, slots, first - begin, kept - begin, "training"),

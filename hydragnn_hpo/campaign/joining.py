@@ -120,7 +120,8 @@ class AllocationMember:
     def backend(self) -> Backend:
         """Return the backend of a controller in this process, with the agents of its allocation."""
         tell_overruled(self.config.machine)
-        machine, preload = self.config.machine, preload_of(self.config)
+        machine = self.config.machine
+        preload = preload_of(self.config)
         return fleet_on(self.transport, machine, self.run.path, preload)
 
     def serve(self, pause: ShutdownRequest, tell: Callable[[str], None]) -> Course:

@@ -115,7 +115,8 @@ class EventReader:
         self._check_type(event)
         self._check_trials(event)
         if event["epoch"] != self._epoch:
-            self._epoch, self._offset = event["epoch"], 0.0
+            self._epoch = event["epoch"]
+            self._offset = 0.0
         elif not -LARGEST_STEP_BACK <= (passed := event["time"] - self._time) <= LONGEST_GAP:
             self._offset -= passed
         self._time = event["time"]
@@ -171,7 +172,8 @@ class EventReader:
         first, known = self._goals or (trial, goals)
         if (known != goals and trial != first) or score == []:
             raise ValueError(f"the score of trial {trial!r:.40} has other goals than those before")
-        self._goals, self._trials[trial] = (first, goals), True
+        self._goals = (first, goals)
+        self._trials[trial] = True
 
 
 class _AnyEvent(TypedDict):
@@ -333,7 +335,9 @@ class Journal:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
             os.ftruncate(self._descriptor, end)
             os.lseek(self._descriptor, end, os.SEEK_SET)
-        self._end, self._pending, self._synced = end, False, 0.0
+        self._end = end
+        self._pending = False
+        self._synced = 0.0
 
     def append(self, kind: str, *, durable: bool = True, **values: Any) -> JournalEvent:
         """Write one event and return it.
@@ -365,7 +369,8 @@ class Journal:
         if self._pending:
             with storage(self.path):
                 os.fsync(self._descriptor)
-            self._pending, self._synced = False, self.clock()
+            self._pending = False
+            self._synced = self.clock()
 
     def flush(self) -> None:
         """Call ``sync`` if the last one is at least ``GROUP_SECONDS`` ago."""

@@ -209,10 +209,13 @@ def run_jobs(backend: Backend, jobs: Sequence[Job], seconds: float) -> dict[str,
     Returns:
         Id of each job -> why it could not run or did not end in time, or None.
     """
-    waiting, errors, late = {job.id for job in jobs}, dict[str, str | None](), set[str]()
+    waiting = {job.id for job in jobs}
+    errors = dict[str, str | None]()
+    late = set[str]()
     for job in jobs:
         backend.start(job)
-    deadline, give_up = time.monotonic() + seconds, math.inf
+    deadline = time.monotonic() + seconds
+    give_up = math.inf
     while waiting and (now := time.monotonic()) < give_up:
         if now >= deadline and not late:
             give_up = now + END_SECONDS  # from now: this process may have been stopped meanwhile

@@ -221,7 +221,8 @@ def choose_curve_fits(
         return []
     if state.curve:  # a controller died among the proposals
         first = state.trials[next(iter(state.curve.values()))]
-        parent, epochs = str(first.parent), first.until
+        parent = str(first.parent)
+        epochs = first.until
     else:
         done = [t for t in state.with_status("completed") if t.parent is None]
         scored = [(t.objective, t.name) for t in done if t.objective is not None]

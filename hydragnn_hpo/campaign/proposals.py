@@ -192,7 +192,8 @@ class Proposals:
 
     def _warm(self) -> list[Row]:
         """Read the results of earlier campaigns that fit the space of this one."""
-        search, kept = self.config.search, list[Row]()
+        search = self.config.search
+        kept = list[Row]()
         for path in search.warm_start:
             rows = read_warm_start_rows(Path(path), search.objective, self.config.space)
             chosen = select_warm_start(
@@ -256,7 +257,8 @@ class Proposals:
             parent: for a replicate or a fit of the learning curve, the trial that it repeats.
             until: epochs of one with a parent; those of the last rung if left out.
         """
-        name, rungs = f"t{len(self.event_store.state.trials):04d}", self.config.search.rungs
+        name = f"t{len(self.event_store.state.trials):04d}"
+        rungs = self.config.search.rungs
         known: dict[str, int | str] = {"until": rungs[0]}
         if parent is not None:
             known = {"until": until or rungs[-1], "parent": parent}

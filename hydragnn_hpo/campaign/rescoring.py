@@ -22,7 +22,8 @@ def compute_scores(
     Returns:
         By trial and epoch of the rung; None where a result lacks a number of the objective.
     """
-    state, scores = State(), dict[str, dict[int, Point | None]]()
+    state = State()
+    scores = dict[str, dict[int, Point | None]]()
     for event in events:
         if event["event"] == "ended" and event["outcome"] in ("completed", "stopped"):
             trial = state.trials[event["trial"]]

@@ -419,7 +419,8 @@ def check_labels(config: CampaignConfig, stats: StoreStats) -> list[str]:
         ConfigError: a head has no label to validate trials on, or the ensemble would have no head.
     """
     folds = ("sel", "cal") if config.ensemble.fit == "cross" else ()
-    heads, sentences = config.trial.get("heads", {}), list[str]()
+    heads = config.trial.get("heads", {})
+    sentences = list[str]()
     for name in heads:
         unlabelled = stats["targets"][name].get("unlabelled", ())
         lacking = [split for split in unlabelled if split not in folds]

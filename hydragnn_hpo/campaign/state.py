@@ -352,7 +352,8 @@ def _on_placed(state: State, event: PlacedEvent) -> None:
     trial = state.trials[event["trial"]]
     state.move(trial, "running")
     trial.attempt, trial.width = event["attempt"], event["width"]
-    trial.slots, trial.placed = tuple(event["slots"]), event["time"]
+    trial.slots = tuple(event["slots"])
+    trial.placed = event["time"]
     trial.last_progress = event["time"]
     trial.first_step, trial.stop_reason, trial.requested_width = None, None, None
     trial.predicted = event.get("predicted_epoch_seconds")
@@ -373,7 +374,8 @@ def _on_epoch(state: State, event: EpochEvent) -> None:
 
 
 def _on_checkpoint(state: State, event: CheckpointEvent) -> None:
-    name, reached = event["trial"], (event["reached"], event.get("step", 0))
+    name = event["trial"]
+    reached = (event["reached"], event.get("step", 0))
     if reached > state.checkpoints.get(name, (0, 0)):
         state.checkpoints[name] = reached
         state.trials[name].restarts = state.trials[name].crashes = 0
@@ -381,7 +383,8 @@ def _on_checkpoint(state: State, event: CheckpointEvent) -> None:
 
 def _on_asked(state: State, event: AskedEvent) -> None:
     trial = state.trials[event["trial"]]
-    trial.stop_reason, trial.requested_width = event["reason"], event.get("width")
+    trial.stop_reason = event["reason"]
+    trial.requested_width = event.get("width")
     trial.resizes += event["reason"] == "resized"
 
 
@@ -390,8 +393,10 @@ def _on_ended(state: State, event: EndedEvent) -> None:
     if trial.status == "running":
         held = max(0.0, event["time"] - trial.placed)  # the next controller's clock may be behind
         trial.slot_seconds += len(trial.slots) * held
-    trial.slots, trial.stop_reason = (), None
-    outcome, trial.reason = event["outcome"], event.get("reason")
+    trial.slots = ()
+    trial.stop_reason = None
+    outcome = event["outcome"]
+    trial.reason = event.get("reason")
     trial.message = event.get("message")
     if outcome == "interrupted":
         _interrupted(state, trial, event)
@@ -399,7 +404,8 @@ def _on_ended(state: State, event: EndedEvent) -> None:
     state.move(trial, outcome)
     trial.requested_width = None  # it ended before the resize took effect
     trial.epoch = event.get("reached", trial.epoch)
-    trial.objective, trial.val_mae = event.get("objective"), event.get("val_mae", {})
+    trial.objective = event.get("objective")
+    trial.val_mae = event.get("val_mae", {})
     trial.best_epoch = event.get("best_epoch")
     score = event.get("score", trial.objective)
     trial.score = None if score is None else _point(score)

@@ -202,7 +202,8 @@ def describe_trial(trial: Trial) -> str:
 
 def describe_origin(parent: str, values: SearchedValues) -> str:
     """Name how a trial with a parent follows from it."""
-    share, fold = values.get(TRAIN_SHARE), values.get(FOLD)
+    share = values.get(TRAIN_SHARE)
+    fold = values.get(FOLD)
     if fold is not None:
         return f"without fold {fold}, as {parent}"
     if share is None:

@@ -382,7 +382,9 @@ class CommandTrials:
 
 def _sound(ended: AttemptOutcome, until: int) -> AttemptOutcome:
     """Keep of what a user wrote only what can be counted and shown."""
-    reached, errors, reason = ended["reached"], ended.get("val_mae"), ended["reason"]
+    reached = ended["reached"]
+    errors = ended.get("val_mae")
+    reason = ended["reason"]
     known = type(reached) is int and 0 < reached <= until  # True is an int, too
     errors = errors if isinstance(errors, dict) else {}
     return {

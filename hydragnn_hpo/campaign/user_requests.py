@@ -178,7 +178,8 @@ def _check_trial(name: str, verb: str, state: State) -> None:
     if trial is None:
         if not state.trials:
             raise ConfigError(f"there is no trial '{name}': wait until one is proposed.")
-        first, last = min(state.trials), max(state.trials)
+        first = min(state.trials)
+        last = max(state.trials)
         raise ConfigError(
             f"there is no trial '{name}': name one of the {len(state.trials)} from {first} to "
             f"{last}."

@@ -287,7 +287,8 @@ def compare_results(
 
 def _interruption(site: Acceptance) -> list[Finding]:
     """Kill a trial at its first checkpoint, run it again, and compare with an unbroken one."""
-    whole, trial = site.trial("two" if site.ranks == 2 else "one"), site.trial("cut")
+    whole = site.trial("two" if site.ranks == 2 else "one")
+    trial = site.trial("cut")
     _write_trial(site, trial)
     last = trial.checkpoints / "last.safetensors"
     killer = (sys.executable, "-P", "-c", _KILLED, str(last), *_program("trial", trial.path))
@@ -328,7 +329,8 @@ def same_bits(one: Weights, other: Weights) -> bool:
 
 def _campaign(site: Acceptance) -> list[Finding]:
     """Run a campaign until its time is over, pause it, and read its journal."""
-    run, log = site.campaign, site.folder / "campaign.log"
+    run = site.campaign
+    log = site.folder / "campaign.log"
     named = {"profile": "--machine", "pack": "--pack", "container": "--container"}
     options = [f"{named[key]}={value}" for key, value in site.machine.items() if value]
     argv = _program("run", _write_campaign(site), "--run", run.path, *options)

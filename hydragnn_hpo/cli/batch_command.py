@@ -71,8 +71,10 @@ def _retry(step: Callable[[], None]) -> None:
 def _begin(run_dir: Path, script: str, most: int) -> None:
     from hydragnn_hpo.campaign import count_progress
 
-    run, records = RunDir(run_dir), JobRecords(run_dir)
-    own, progress = _find_or_add_own(records, script, most), count_progress(run)
+    run = RunDir(run_dir)
+    records = JobRecords(run_dir)
+    own = _find_or_add_own(records, script, most)
+    progress = count_progress(run)
     chain = [job for job in records.jobs() if job.in_chain_of(own)]
     earlier = [job for job in chain if job.link < own.link]
     decision = decide_start(earlier, own, progress=progress, finished=_finished(run))
@@ -94,7 +96,8 @@ def _begin(run_dir: Path, script: str, most: int) -> None:
 def _end(run_dir: Path, code: int) -> None:
     from hydragnn_hpo.campaign import count_progress
 
-    run, records = RunDir(run_dir), JobRecords(run_dir)
+    run = RunDir(run_dir)
+    records = JobRecords(run_dir)
     own = _find_or_add_own(records, "", 1)
     jobs = records.jobs()
     followers = [job for job in jobs if job.after == own.id]

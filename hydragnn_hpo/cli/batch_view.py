@@ -76,11 +76,13 @@ def _status(
     state: JobState
     if job.ended is not None:
         failed = log and job.code not in (None, 0, DRAINED)
-        state, why = "ended", f"{job.message.rstrip('.')}: see {log}" if failed else job.message
+        state = "ended"
+        why = f"{job.message.rstrip('.')}: see {log}" if failed else job.message
     elif entries is None:
         state, why = "unknown", "the scheduler gives no answer here"
     elif (entry := entries.get(job.id)) is None or entry.state == "ended":
-        state, why = "ended", _explain_end(job, entry.reason if entry else "", log)
+        state = "ended"
+        why = _explain_end(job, entry.reason if entry else "", log)
     elif entry.state == "running" and draining:
         state, why = "draining", "trials leave checkpoints"
     else:

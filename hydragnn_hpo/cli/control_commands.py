@@ -112,8 +112,10 @@ def _send_request(
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.leases import find_controller
 
-    run, records = RunDir(run_dir), JobRecords(run_dir)
-    state, holder = read_state(run), find_controller(run.path)
+    run = RunDir(run_dir)
+    records = JobRecords(run_dir)
+    state = read_state(run)
+    holder = find_controller(run.path)
     request = parse_config({"request": kind, **values}, UserRequest, where=kind)
     check_request(request, load_config(run.campaign, CampaignConfig), state)
     jobs = read_job_statuses(records.jobs()) if kind in ("stop", "pause") else []

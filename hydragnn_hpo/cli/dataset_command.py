@@ -63,7 +63,8 @@ def _describe_build(store: Path, stats: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines on a new store: its sizes, what was set aside, and known sums of targets."""
     yield _summarize(store, stats)
     if bad := stats["quarantined"]:
-        total, verb = bad + stats["num_graphs"], "was" if bad == 1 else "were"
+        total = bad + stats["num_graphs"]
+        verb = "was" if bad == 1 else "were"
         yield f"{bad} of {total} structures {verb} set aside, see {store / 'quarantine.jsonl'}"
     for name, target in stats["targets"].items():
         if target.get("unlabelled"):
@@ -75,7 +76,8 @@ def _describe_build(store: Path, stats: Mapping[str, Any]) -> Iterator[str]:
         for split, classes in target.get("unseen", {}).items():
             yield f"{name}: {split} has no structure of class {', '.join(classes)}"
         if "sum_miss" in target:
-            total, unit = target["sum"], shown_unit(target)
+            total = target["sum"]
+            unit = shown_unit(target)
             words = f"'{total}'" if isinstance(total, str) else f"{total:g} {unit}"
             yield (
                 f"{name} sums to {words} in each structure; labels of all atoms of a structure "
@@ -320,7 +322,9 @@ def _degrees(overview: Mapping[str, Any]) -> "FittedTable":
     table.add_texts(histogram, no_wrap=True)
     for cutoff, degrees in overview["degrees"].items():
         counts = degrees["all"]
-        total, passed, median = sum(counts), 0, 0
+        total = sum(counts)
+        passed = 0
+        median = 0
         for degree, count in enumerate(counts):
             passed += count
             if 2 * passed >= total:

@@ -237,7 +237,8 @@ def _print(
     """
     from hydragnn_hpo.launching import worst
 
-    state, hosts = worst(findings), len(held.hosts)
+    state = worst(findings)
+    hosts = len(held.hosts)
     if as_json:
         plain = [asdict(finding) for finding in findings]
         report = {"machine": profile.name, "hosts": list(held.hosts), "notes": list(notes)}
@@ -322,7 +323,8 @@ def where_of(alike: "Sequence[Finding]", total: int) -> str:
         return f"all {total:,}"
     if 2 * len(hosts) > total > MOST_NAMED:
         return f"{len(hosts):,} of {total:,}"
-    named, counted = compress_hosts(sort_by_number(sorted(hosts))), count(len(hosts), "host")
+    named = compress_hosts(sort_by_number(sorted(hosts)))
+    counted = count(len(hosts), "host")
     if len(named) <= MOST_LETTERS:
         return named
     return f"{counted}: {named[: MOST_LETTERS - len(counted) - 5].rstrip(',- ')}..."

@@ -175,7 +175,8 @@ def _heads_table(content: "ArtefactContent") -> "FittedTable":
     table.add_numbers("test MAE")
     table.add_texts("description")
     for name, head in content.manifest.heads.items():
-        fit, scores = head.calibration, content.manifest.evaluation.get(name, {})
+        fit = head.calibration
+        scores = content.manifest.evaluation.get(name, {})
         parts = [f"a = {fit.a:.3g}", *([f"c = {fit.c:.3g}"] if fit.c else []), f"b = {fit.b:.3g}"]
         mae = scores.get("test_mae")
         shown = f"{mae:.4g}" if isinstance(mae, float) else "-"

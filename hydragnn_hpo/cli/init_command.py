@@ -122,7 +122,8 @@ def _show_result(result: "InitResult", *, dry_run: bool) -> None:
         explain_units,
     )
 
-    out, proposals = console(), result.inspection.proposals
+    out = console()
+    proposals = result.inspection.proposals
     for line in describe_data(result.inspection):
         _print_line(out, line)
     out.print(_tabulate_targets(result))

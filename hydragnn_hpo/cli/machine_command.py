@@ -39,7 +39,8 @@ def show(
     if as_json:
         typer.echo(json.dumps(to_plain(profile)))
         return
-    screen, config = console(), profile.config
+    screen = console()
+    config = profile.config
     chain = ", which extends ".join(short_path(file) for file in profile.files)
     screen.out(f"{config.name}: {config.description}", style="bold", highlight=False)
     screen.out(f"{chain}; checked {config.checked}\n", style="dim", highlight=False)

@@ -227,7 +227,8 @@ def plan_run(
     config = load_config(run.campaign, CampaignConfig)
     history = JournalHistory(read_journal(run.journal))
     events, state, ledger = history.events, history.state, history.ledger
-    machine, data = _choose_machine(config, request, ledger), data_of_run(config, run)
+    machine = _choose_machine(config, request, ledger)
+    data = data_of_run(config, run)
     pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
     display = display or ProgressDisplay("", quiet=True)
     left = None if state.finished else _left(pricing, state, events, request, display)

@@ -160,7 +160,8 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Predict properties with standard deviation and intervals, in the targets' units."""
-    where, own_rank = PlaceOptions(device, ranks, hosts, backend, machine), find_own_rank()
+    where = PlaceOptions(device, ranks, hosts, backend, machine)
+    own_rank = find_own_rank()
     from hydragnn_hpo.ensemble import PredictRequest
 
     request = PredictRequest(

@@ -213,7 +213,8 @@ def _config_within(info: Schema, defs: Schema, around: str) -> tuple[Schema, str
 
 def _conv_table(conv: str, options: type[Config]) -> SettingsTable:
     """Return the options of a conv, with the ranges that ``init`` would search."""
-    schema, ranges = options.model_json_schema(), search_ranges(options)
+    schema = options.model_json_schema()
+    ranges = search_ranges(options)
     settings = []
     for field, info in schema.get("properties", {}).items():
         if field in ranges:
@@ -320,7 +321,8 @@ def _describe_list(info: Schema, defs: Schema) -> str:
     single = f"({single})" if " or " in single else single
     if each:
         return f"list of {len(each)} x {single}"
-    least, most = info.get("minItems"), info.get("maxItems")
+    least = info.get("minItems")
+    most = info.get("maxItems")
     words = f"list of {single}"
     if most is not None:
         return f"{words}, {'exactly' if most == least else 'at most'} {most}"

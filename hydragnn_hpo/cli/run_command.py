@@ -260,7 +260,8 @@ class PlannedStart(TypedDict):
 def _plan_start(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> PlannedStart:
     from hydragnn_hpo.launching import detect_slots, layout_of, site_of
 
-    machine, here = config.machine, config.machine.backend == "local"
+    machine = config.machine
+    here = config.machine.backend == "local"
     layout = layout_of(site_of(machine)) if here else None
     slots = detect_slots(machine.slots, lanes=machine.lanes, layout=layout) if here else ()
     return {
@@ -283,7 +284,8 @@ def _print_start(start: PlannedStart, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(start))
         return
-    names, rungs = ", ".join(start["cards"]), " -> ".join(map(str, start["rungs"]))
+    names = ", ".join(start["cards"])
+    rungs = " -> ".join(map(str, start["rungs"]))
     typer.echo(f"campaign {start['campaign']} into {start['run']}, data set {names}")
     typer.echo(f"{start['trials']} trials by {start['brain']}, epochs {rungs}")
     if start["reseed"]:
@@ -319,7 +321,8 @@ def run_alone(
     from hydragnn_hpo.campaign import make_backend
     from hydragnn_hpo.pipeline import make_shutdown_request
 
-    backend, pause = partial(make_backend, config, opened.path), make_shutdown_request()
+    backend = partial(make_backend, config, opened.path)
+    pause = make_shutdown_request()
     return _run(config, opened, cards, quiet=quiet, make=backend, pause=pause, reseed=reseed)
 
 

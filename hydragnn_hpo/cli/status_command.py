@@ -164,7 +164,8 @@ class RunReader:
         self.newest: RunView | None = None
         self._jobs: list[BatchJobStatus] = []
         self._jobs_due = -math.inf
-        self._follower, self.fold = JournalFollower(run.journal), JournalFold()
+        self._follower = JournalFollower(run.journal)
+        self.fold = JournalFold()
 
     def _read_journal(self) -> None:
         """Fold the new events; start over if another journal has replaced this one."""
@@ -175,7 +176,8 @@ class RunReader:
         except JournalReplaced:
             if not self.run.journal.exists():
                 raise
-            self._follower, self.fold = JournalFollower(self.run.journal), JournalFold()
+            self._follower = JournalFollower(self.run.journal)
+            self.fold = JournalFold()
             events = list(self._follower.read_new())
         for event in events:
             self.fold.apply(event)
@@ -293,7 +295,8 @@ def _fill_terminal(reader: RunReader, interval: float, console: "Console") -> No
     view = reader.read(rows=MOST_ROWS)
     if not view.goes_on:
         return
-    page, spent = StatusPage(view.snapshot, interval), 0.0
+    page = StatusPage(view.snapshot, interval)
+    spent = 0.0
     with (
         _exit_on_signals(),
         Live(page, console=console, screen=True, auto_refresh=False) as live,

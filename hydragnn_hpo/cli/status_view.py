@@ -175,7 +175,8 @@ def sparkline(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
     if len(values) > width:
         values = [values[(place + 1) * len(values) // width - 1] for place in range(width)]
     scaled = [math.log(value) for value in values] if min(values) > 0 else list(values)
-    low, high = min(scaled), max(scaled)
+    low = min(scaled)
+    high = max(scaled)
     top = len(glyphs.curve) - 1
     steps = [round(top * (value - low) / (high - low)) if high > low else 0 for value in scaled]
     return "".join(glyphs.curve[step] for step in steps)
@@ -240,7 +241,8 @@ class FittedLine:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the words that there is room for."""
-        short, width = self.line.copy(), options.max_width
+        short = self.line.copy()
+        width = options.max_width
         short.no_wrap, short.overflow = True, "crop"
         if short.cell_len > width:
             short.truncate(max(0, width - len(self.mark)), overflow="crop")

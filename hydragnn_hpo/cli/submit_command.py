@@ -140,7 +140,8 @@ def submit(
     submission = _choose_software(submission, pack, container, hosts)
     if allocations > 1:  # ranks must outlive a lost controller until another allocation misses it
         submission = _replace_machine(submission, patient(submission.config.machine))
-    config, seconds = submission.config, parse_walltime(time_limit)
+    config = submission.config
+    seconds = parse_walltime(time_limit)
     scheduler = submission.profile.batch.scheduler
     account = account or (scheduler == "slurm" and os.environ.get("SBATCH_ACCOUNT")) or None
     request = BatchRequest(config.name, hosts, seconds, account, queue, allocations, jobs, after)
@@ -257,7 +258,8 @@ def _render_script(
 ) -> str:
     from hydragnn_hpo.launching import ScriptContent, render_batch_script
 
-    run, campaign = str(submission.run), str(records.campaign_path(name))
+    run = str(submission.run)
+    campaign = str(records.campaign_path(name))
     join = ["--join"] if request.allocations > 1 else []
     content = ScriptContent(
         program=(sys.executable, "-m", "hydragnn_hpo"),
@@ -317,7 +319,8 @@ def _print_report(
     as_json: bool,
     dry_run: bool,
 ) -> None:
-    run, pack = str(submission.run), submission.config.machine.pack
+    run = str(submission.run)
+    pack = submission.config.machine.pack
     argv = SCHEDULERS[job.scheduler].submit_argv(job.script, after=job.after, task=None)
     if as_json:
         report = {"run": run, "scheduler": job.scheduler, "argv": argv, "pack": pack}

@@ -89,14 +89,16 @@ def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "FittedTable":
     """Lay out the ensemble's errors on the test split, next to those of simpler predictors."""
     from hydragnn_hpo.cli.fitted_table import FittedTable
 
-    title, drop = "Ensemble on the test split (never seen before)", ("mean", "elements", "local")
+    title = "Ensemble on the test split (never seen before)"
+    drop = ("mean", "elements", "local")
     table = FittedTable(title, drop=drop)
     table.add_texts("head")
     table.add_numbers("unit", "ensemble MAE", "best single", "local", "elements", "mean", "in 90 %")
     for name, head in heads.items():
         regressions = (head.get("descriptor_mae"), head.get("elements_mae"))
         baselines = (*regressions, head["mean_baseline_mae"])
-        errors, inside = (head["test_mae"], head["single_mae"], *baselines), head["coverage90"]
+        errors = (head["test_mae"], head["single_mae"], *baselines)
+        inside = head["coverage90"]
         table.add_row(
             name.replace("_", " "),
             head["unit"],

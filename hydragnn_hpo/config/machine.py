@@ -452,7 +452,8 @@ def read_chain(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     seen: set[Path] = {path.resolve()}
     following: Path | None = path
     while following is not None:
-        current, values = following, read_toml(following)
+        current = following
+        values = read_toml(following)
         named = values.pop(EXTENDS, None)
         chain.append((current, values))
         following = None if named is None else _find_extended(current, named)

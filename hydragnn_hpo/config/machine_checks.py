@@ -45,7 +45,8 @@ def cores_of(text: str) -> tuple[int, ...]:
     for part in filter(None, text.split(",")):
         if not (match := re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip())):
             raise ValueError(f"'{text}' is no list of cores: write it as in 1-7,65-71.")
-        first, last = int(match[1]), int(match[2] or match[1])
+        first = int(match[1])
+        last = int(match[2] or match[1])
         if last < first:
             raise ValueError(f"'{part.strip()}' in '{text}' runs backwards: write {last}-{first}.")
         cores += range(first, last + 1)

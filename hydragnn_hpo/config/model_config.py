@@ -360,7 +360,8 @@ def norm_parameters(model: ModelConfig) -> int:
 
 def trunk_parameters(model: ModelConfig, state_is_read: bool) -> int:
     """Count the parameters of embedding, encodings, rounds and conditioning."""
-    f, attributes = model.features, len(model.attributes)
+    f = model.features
+    attributes = len(model.attributes)
     dimensions = model.dimensions(state_is_read)
     convs = sum(model.spec.parameters(each, model.conv_options) for each in dimensions)
     total = (MAX_ELEMENT + 1) * f + convs + model.layers * norm_parameters(model)

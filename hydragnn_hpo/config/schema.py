@@ -306,7 +306,8 @@ def _alternatives(
 
 def _wanted(error: ErrorDetails) -> str:
     """Return what to write in place of a wrong value."""
-    kind, limits = error["type"], error.get("ctx", {})
+    kind = error["type"]
+    limits = error.get("ctx", {})
     if kind in _LIMITS:
         word, name = _LIMITS[kind]
         limit = limits[name]

@@ -57,7 +57,8 @@ def forward_flops(model: ModelConfig, nodes: float, edges: float, triplets: floa
     Returns:
         Multiplications and additions.
     """
-    sizes, options = GraphSizes(nodes, edges, triplets), model.conv_options
+    sizes = GraphSizes(nodes, edges, triplets)
+    options = model.conv_options
     convs = sum(model.spec.flops(each, options, sizes) for each in model.dimensions(False))
     if model.attention == "none":
         return convs
@@ -91,7 +92,8 @@ def kept_bytes(model: ModelConfig, nodes: float, edges: float, triplets: float =
     Returns:
         Bytes in fp32.
     """
-    sizes, options = GraphSizes(nodes, edges, triplets), model.conv_options
+    sizes = GraphSizes(nodes, edges, triplets)
+    options = model.conv_options
     kept = sum(model.spec.kept(each, options, sizes) for each in model.dimensions(False))
     norms = model.layers * nodes * model.features
     return 4.0 * (kept + norms)
@@ -117,7 +119,8 @@ def pass_bytes(config: TrialConfig, targets: Mapping[str, Any]) -> PassBytes:
     about what the backward pass holds while it goes through one.
     """
     model, recompute = config.model, config.parallel.recompute
-    once, per_layer = kept_bytes(model, 0.0, 0.0), 1.0 / model.layers
+    once = kept_bytes(model, 0.0, 0.0)
+    per_layer = 1.0 / model.layers
     node, edge, triplet = (
         (kept_bytes(model, *sizes) - once) * ((per_layer if recompute else 1.0) + per_layer)
         for sizes in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
@@ -229,7 +232,8 @@ def compute_epoch_size(
         DataError: a set has no training graphs.
     """
     alone: SetSize = {"train": stats["splits"]["train"], "train_nodes": stats["train_nodes"]}
-    sets, growth = stats.get("sets") or [alone], _compute_growth(stats, training)
+    sets = stats.get("sets") or [alone]
+    growth = _compute_growth(stats, training)
     counts = [round(growth * one["train"]) for one in sets]
     drawn = count_draws(counts, ratios, training) or counts
     parts = zip(sets, counts, drawn, strict=True)
@@ -263,7 +267,8 @@ def budget_steps(training: TrainConfig, *, total: int, largest: int) -> int:
     Raises:
         ConfigError: the budget does not hold the largest graph twice.
     """
-    (kind, budget), word = training.budget, {"nodes": "atoms", "edges": "edges"}
+    (kind, budget) = training.budget
+    word = {"nodes": "atoms", "edges": "edges"}
     if budget < 2 * largest:
         raise ConfigError(
             f"training.batch_{word[kind]} is {budget}, the largest graph has {largest} "

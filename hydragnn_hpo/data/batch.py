@@ -294,7 +294,8 @@ def _shift(columns: Columns, rows: NDArray[np.int64], runs: Runs, fp64: bool) ->
     """
     if columns.edge_translation is not None and not fp64:
         return runs.of(columns.edge_translation)
-    shifts, ends = runs.of(columns.edge_shift, np.float64), runs.starts.tolist()
+    shifts = runs.of(columns.edge_shift, np.float64)
+    ends = runs.starts.tolist()
     return translations(shifts, columns.cell[rows], ends).astype(np.float64 if fp64 else np.float32)
 
 
@@ -380,13 +381,15 @@ def _gather_targets(
         node = columns.levels[name] == "node"
         known, copy = (nodes.of(mask), nodes.of(value)) if node else (mask[rows], value[rows])
         copy[~known] = 0.0
-        masks[name], values[name] = torch.from_numpy(known), torch.from_numpy(copy)
+        masks[name] = torch.from_numpy(known)
+        values[name] = torch.from_numpy(copy)
     return values, masks
 
 
 def _check_shapes(batch: Batch) -> None:
     """Assert the shapes of a batch, once for all code that uses it."""
-    num_nodes, num_edges = len(batch.numbers), batch.edge_index.shape[1]
+    num_nodes = len(batch.numbers)
+    num_edges = batch.edge_index.shape[1]
     assert batch.positions.shape == (num_nodes, 3)
     assert batch.edge_index.shape == (2, num_edges)
     assert batch.edge_shift.shape == (num_edges, 3)

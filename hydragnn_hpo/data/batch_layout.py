@@ -39,7 +39,8 @@ def choose_filler(graphs: int, nodes: int, pairs: int) -> Filler:
         nodes: number of nodes, N.
         pairs: number of pairs of edges, P.
     """
-    more_graphs, more_pairs = round_up(graphs + 1) - graphs, round_up(pairs) - pairs
+    more_graphs = round_up(graphs + 1) - graphs
+    more_pairs = round_up(pairs) - pairs
     enough = -(-more_pairs * nodes // max(pairs, 1))
     least = max(nodes + max(more_graphs, enough), graphs + more_graphs + 1)
     return Filler(more_graphs, round_up(least) - nodes, more_pairs)
@@ -56,7 +57,9 @@ def pad_batch(batch: Batch) -> Batch:
         unchanged if edges are not in pairs, if one has no reverse, or if there are no graphs, or
         none of several nodes.
     """
-    graphs, nodes, pairs = batch.num_graphs, len(batch.numbers), batch.num_pairs
+    graphs = batch.num_graphs
+    nodes = len(batch.numbers)
+    pairs = batch.num_pairs
     if batch.by_receiver is None or batch.num_lone or graphs in (0, nodes):
         return batch
     filler = choose_filler(graphs, nodes, pairs)

@@ -127,18 +127,21 @@ class BatchSampler:
         train = graphs.indices_of("train")
         sets = tuple(np.split(train, np.searchsorted(train, np.array(ends[:-1], dtype=np.int64))))
         counts = [len(rows) for rows in sets]
-        draws, sizes = count_draws(counts, ratios, training), None
+        draws = count_draws(counts, ratios, training)
+        sizes = None
         if training.global_batch is not None:
             steps = math.ceil((sum(draws) if draws else len(train)) / training.global_batch)
         else:
             kind = training.budget[0]
             sizes = graphs.num_nodes() if kind == "nodes" else graphs.num_edges()
-            total, largest = int(sizes[train].sum()), int(sizes.max(initial=1))
+            total = int(sizes[train].sum())
+            largest = int(sizes.max(initial=1))
             steps = budget_steps(training, total=total, largest=largest)
         batch, buffer = training.global_batch, training.shuffle_buffer
         if training.train_share is not None:  # as many draws and steps as from all graphs
             draws, own = draws or tuple(counts), training.share_seed
-            share, order = training.train_share, seed if own is None else own
+            share = training.train_share
+            order = seed if own is None else own
             sets = tuple(choose_share(rows, graphs.group[rows], share, order) for rows in sets)
         return cls(sets, draws, seed, steps, batch, sizes, graphs.windows, buffer)
 
@@ -206,7 +209,8 @@ def cut_epoch(sizes: Rows, steps: int) -> Rows:
     Returns:
         First graph of each step but the first, [steps - 1].
     """
-    before, total = np.cumsum(sizes) - sizes, int(sizes.sum())
+    before = np.cumsum(sizes) - sizes
+    total = int(sizes.sum())
     step = np.arange(1, steps)
     share, rest = divmod(total, steps)
     # In whole numbers: step * total / steps, rounded up.
@@ -231,7 +235,8 @@ def predict_graph_costs(graphs: GraphSet, model: ModelConfig) -> NDArray[np.floa
     once = forward_flops(model, 0.0, 0.0)  # constant per step, for any graphs
     per_node = forward_flops(model, 1.0, 0.0) - once + moved
     per_edge = forward_flops(model, 0.0, 1.0) - once + moved
-    nodes, edges = graphs.num_nodes(), graphs.num_edges()
+    nodes = graphs.num_nodes()
+    edges = graphs.num_edges()
     cost: NDArray[np.float64] = per_node * nodes + per_edge * edges
     angle = angle_cutoff(model)
     if angle is not None:

@@ -436,7 +436,8 @@ def _digest_inputs(
     card: CardConfig, number: int, source: Source, reader: Reader, prefix: str, window: int
 ) -> str:
     """Return a digest of all inputs of the graphs of a file."""
-    entry, path = card.files[number], source.path
+    entry = card.files[number]
+    path = source.path
     content = [entry.sha256 or list(_stat_files(path))]
     content += [list(_stat_files(file)) for file in reader.list_other_files(source)]
     split = [card.split.group, card.split.published]

@@ -237,7 +237,8 @@ class Columns:
 
     def take(self, rows: NDArray[np.int64]) -> "Columns":
         """Copy some graphs, in the order of ``rows``, which may repeat; ``windows`` is dropped."""
-        nodes, edges = Runs(self.node_offset, rows), Runs(self.edge_offset, rows)
+        nodes = Runs(self.node_offset, rows)
+        edges = Runs(self.edge_offset, rows)
 
         def take_target(name: str, values: NDArray[Any]) -> NDArray[Any]:
             return values[rows] if self.levels[name] == "graph" else nodes.of(values)

@@ -119,7 +119,8 @@ def _add_cell(atoms: Atoms, place: Place, source: Source) -> Atoms:
     if source.cell is not None:
         if atoms.cell.any() and not np.allclose(atoms.cell[:], source.cell):
             raise place.error("has a lattice of its own", "drop cell from the card's [[files]]")
-        atoms.cell, atoms.pbc = source.cell, True
+        atoms.cell = source.cell
+        atoms.pbc = True
     if source.pbc is not None:
         atoms.pbc = source.pbc
     return atoms
@@ -395,14 +396,16 @@ def _finish_and_report(
     plan: BuildPlan, number: int, work: Path, messages: TextIO
 ) -> PieceDone | PieceFailed | WorkerBug:
     """Finish a piece, send its progress, and return the message of how it ended."""
-    unsent, sent_at = 0, time.monotonic()
+    unsent = 0
+    sent_at = time.monotonic()
 
     def progress(more: int) -> None:
         nonlocal unsent, sent_at
         unsent += more
         if unsent >= _PROGRESS_EVERY or time.monotonic() - sent_at > _PROGRESS_SECONDS:
             _send(messages, PieceProgress(unsent))
-            unsent, sent_at = 0, time.monotonic()
+            unsent = 0
+            sent_at = time.monotonic()
 
     try:
         finish_piece(plan, number, work, progress)

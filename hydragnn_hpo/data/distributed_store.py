@@ -66,7 +66,8 @@ class MemoryBlock:
         Returns:
             Positions in bytes, by name.
         """
-        places, end = {}, 0
+        places = {}
+        end = 0
         for name, kind in self.kinds.items():
             places[name], end = end, end + _aligned(kind)
         return places
@@ -112,7 +113,8 @@ def assign_windows(index: Index, hosts: int) -> list[HostShare]:
     sizes = index.windows[:, : len(PERS)] @ index.row_bytes
     middle = np.cumsum(sizes) - sizes / 2
     cuts = np.searchsorted(middle, np.arange(hosts + 1) * (sizes.sum() / hosts)).tolist()
-    cuts[0], cuts[-1] = 0, len(sizes)
+    cuts[0] = 0
+    cuts[-1] = len(sizes)
     return [_make_share(index, first, last) for first, last in zip(cuts, cuts[1:], strict=False)]
 
 
@@ -199,7 +201,8 @@ class DistributedStore:
         self._first = np.array([share.start[0] for share in self._shares[1:]], dtype=np.int64)
         self._pers = heavy_pers(self._index)
         self._mine = self._shares[self._hosts.number]
-        block, light = self._mine.block, light_block(self._index, self.levels)
+        block = self._mine.block
+        light = light_block(self._index, self.levels)
         self._memory = SharedMemory(self._comm, self._hosts, block.nbytes, light.nbytes)
         self._heavy = block.arrays(self._memory.own)
         self._light = light.arrays(self._memory.common)
@@ -341,7 +344,8 @@ class DistributedStore:
                 if name in OFFSETS.values():
                     # There is one offset more than graphs: each share sends the ends of its
                     # graphs, and the first offset is 0.
-                    array[0], whole = 0, array[1:]
+                    array[0] = 0
+                    whole = array[1:]
                 _all_gather(self._hosts.leaders, whole, starts)
         self._memory.meet()  # the other ranks read what the leader has received
 

@@ -297,7 +297,8 @@ def find_near_pairs(
         tolerance: largest difference of two signatures of twins in angstrom.
         near: largest difference of two signatures of a pair in angstrom.
     """
-    random, parts = np.random.default_rng(0), [np.zeros((3, 0))]
+    random = np.random.default_rng(0)
+    parts = [np.zeros((3, 0))]
     for places in _group_equal_keys(signatures.keys):
         if len(places) > FEW:
             places = np.sort(random.choice(places, FEW, replace=False))
@@ -338,7 +339,8 @@ def _label_many_points(points: NDArray[np.float32], tolerance: float) -> NDArray
     cells = np.round(points / min(EXACT, tolerance / 4))
     _, chosen, copy_of = np.unique(cells, axis=0, return_index=True, return_inverse=True)
     kept = points[chosen].astype(np.float64)
-    tree, labels = cKDTree(kept), np.arange(len(kept))
+    tree = cKDTree(kept)
+    labels = np.arange(len(kept))
     for begin in range(0, len(kept), CHUNK):
         part = cKDTree(kept[begin : begin + CHUNK])
         near = part.sparse_distance_matrix(tree, tolerance, p=np.inf, output_type="ndarray")

@@ -86,10 +86,13 @@ def lay_out_by_loop(
     """
     from hydragnn_hpo.data.pair_loops import LAYOUTS
 
-    edges, lone = edge_index.shape[1], np.empty(1, np.int64)
+    edges = edge_index.shape[1]
+    lone = np.empty(1, np.int64)
     given, shift = np.ascontiguousarray(edge_index), np.ascontiguousarray(shift)
-    ends, orders = np.empty((2, edges), np.int64), np.empty((2, edges), np.int64)
-    starts, moved = np.empty((2, num_nodes + 1), np.int64), np.empty_like(shift)
+    ends = np.empty((2, edges), np.int64)
+    orders = np.empty((2, edges), np.int64)
+    starts = np.empty((2, num_nodes + 1), np.int64)
+    moved = np.empty_like(shift)
     sorted_by = (orders[0], starts[0], orders[1], starts[1])
     LAYOUTS.compile("lay_out", shift.dtype.name)(
         (given[0], given[1]),
@@ -224,7 +227,8 @@ def _pair_by_shift(edge_index: IntArray, shift: NDArray[Any]) -> tuple[IntArray,
     way = np.where(x, x, np.where(y, y, z))
     back = np.where(receiver == sender, way < 0, receiver < sender)
     steps[back] *= -1
-    lower, upper = np.minimum(sender, receiver), np.maximum(sender, receiver)
+    lower = np.minimum(sender, receiver)
+    upper = np.maximum(sender, receiver)
     order = np.lexsort((back, *steps.T, upper, lower))
     bonds = np.column_stack((lower, upper, steps))[order]
     changes = (bonds[1:] != bonds[:-1]).any(axis=1)
@@ -232,7 +236,8 @@ def _pair_by_shift(edge_index: IntArray, shift: NDArray[Any]) -> tuple[IntArray,
     # Equal edges are told apart by their number among those of one bond and way.
     key = 2 * bond + back[order]
     number = np.arange(len(order)) - np.searchsorted(key, key)
-    codes, ways = bond * (len(order) + 1) + number, back[order]
+    codes = bond * (len(order) + 1) + number
+    ways = back[order]
     _, there, here = np.intersect1d(
         codes[~ways], codes[ways], assume_unique=True, return_indices=True
     )

@@ -559,7 +559,8 @@ def _compare_forces(
         energy = by_name[target.derived_from]
         if UNKNOWN in (energy.unit.name, target.unit.name):
             continue
-        factor, factor_of_energy = inside(target.unit.name)[0], inside(energy.unit.name)[0]
+        factor = inside(target.unit.name)[0]
+        factor_of_energy = inside(energy.unit.name)[0]
         energies = table.numbers[energy.key].by_structure()
         structures = []
         for place, forces in table.numbers[target.key].by_structure().items():
@@ -796,7 +797,8 @@ def read_sample(files: Sequence[DataFile]) -> StructureSample:
     skipped: list[SkippedFile] = []
     torn, total, exact = None, 0, True
     for number, file in enumerate(files):
-        before, count = len(good) + len(bad), None
+        before = len(good) + len(bad)
+        count = None
         if before >= limit:
             total, exact = total * len(files) // number, False
             break

@@ -20,7 +20,8 @@ from hydragnn_hpo.file_records import StoreStats
 NONE = -1
 """Fold of a graph of the test split, or outside of all splits."""
 
-_TRAIN, _VAL = SPLITS.index("train"), SPLITS.index("val")
+_TRAIN = SPLITS.index("train")
+_VAL = SPLITS.index("val")
 
 _PIECE = 512
 """Number of graphs that are read at once to compute the statistics of targets."""

@@ -49,14 +49,18 @@ CONSISTENT, MAX_ERROR, MAX_WEIGHT = 0.7, 0.1, 3.0
 """Share of the pairs (by their weight) whose ratio must be within half of the common one; largest
 standard error, relative to ratios above 1; and the largest weight of a pair, in medians."""
 
-MANY_PAIRS, MANY_CHANGED, UNRELATED = 100, 0.02, (0.4, 0.6)
+MANY_PAIRS = 100
+MANY_CHANGED = 0.02
+UNRELATED = (0.4, 0.6)
 """Number of pairs, their median change by the forces in eV, and the share of them (by weight) in
 which energies change in the direction of the forces, of energies that do not follow them."""
 
 MAX_ATOMS, MOST_STRUCTURES = 60, 200
 """Largest structure whose curvature is computed, and the number of them."""
 
-CUTOFF, CENTERS, MOST_ELEMENT_PAIRS = 5.0, np.linspace(0.7, 2.2, 8), 40
+CUTOFF = 5.0
+CENTERS = np.linspace(0.7, 2.2, 8)
+MOST_ELEMENT_PAIRS = 40
 """Potential of atom pairs: cutoff in angstrom, centers of its Gaussians in sums of covalent radii,
 and the number of pairs of elements with a function of their own; rare ones share another."""
 
@@ -223,7 +227,8 @@ def _choose_pairs(count: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.
     if count * (count - 1) // 2 <= most:
         first, second = np.triu_indices(count, 1)
         return first.astype(np.int64), second.astype(np.int64)
-    places, gaps = np.arange(count), range(1, min(count, 4))
+    places = np.arange(count)
+    gaps = range(1, min(count, 4))
     near = [np.stack([places[:-gap], places[gap:]]) for gap in gaps]
     drawn = np.random.default_rng(0).integers(0, count, (2, most))
     first, second = np.concatenate([*near, drawn[:, drawn[0] < drawn[1]]], axis=1)[:, :most]
@@ -259,11 +264,13 @@ def _judge_steps(change: Array, by_forces: Array, both: NDArray[np.int64]) -> Fo
         by_forces: the change by the forces, eV, [P].
         both: numbers of the structures of each pair, [2, P].
     """
-    ratios, count = change / by_forces, len(change)
+    ratios = change / by_forces
+    count = len(change)
     usual = float(np.median(np.abs(by_forces)))
     # One structure with an error of its own must not decide.
     weights = np.minimum(np.abs(by_forces), MAX_WEIGHT * usual)
-    ratio, error = _weighted_median(ratios, weights), _bootstrap(ratios, weights, both)
+    ratio = _weighted_median(ratios, weights)
+    error = _bootstrap(ratios, weights, both)
     within = np.abs(ratios - ratio) <= 0.5 * abs(ratio)
     consistent = float(weights[within].sum() / weights.sum()) >= CONSISTENT
     along = float(weights[ratios > 0.0].sum() / weights.sum())
@@ -272,7 +279,8 @@ def _judge_steps(change: Array, by_forces: Array, both: NDArray[np.int64]) -> Fo
     what = f"{changes} what they say"
     verdict: Verdict = "contradict"
     if RIGHT[0] <= ratio <= RIGHT[1] and (consistent or error <= MAX_ERROR):
-        verdict, sentence = "agree", f"agree with the energies: {what}"
+        verdict = "agree"
+        sentence = f"agree with the energies: {what}"
     elif consistent and error <= MAX_ERROR * max(abs(ratio), 1.0):
         mistake = _explain_ratio(ratio)
         sentence = f"contradict the energies: {what}, which should be 1{mistake}"
@@ -286,7 +294,8 @@ def _judge_steps(change: Array, by_forces: Array, both: NDArray[np.int64]) -> Fo
             "another calculation"
         )
     else:
-        verdict, sentence = "unclear", f"do not clearly fit the energies: {what}"
+        verdict = "unclear"
+        sentence = f"do not clearly fit the energies: {what}"
     return ForceEvidence(verdict, ratio, error, count, sentence)
 
 
@@ -298,8 +307,10 @@ def _bootstrap(ratios: Array, weights: Array, both: NDArray[np.int64]) -> float:
         weights: of each pair, [P].
         both: numbers of the structures of each pair, [2, P].
     """
-    random, most = np.random.default_rng(0), int(both.max()) + 1
-    structures, medians = np.unique(both), []
+    random = np.random.default_rng(0)
+    most = int(both.max()) + 1
+    structures = np.unique(both)
+    medians = []
     for _ in range(50):
         drawn = np.bincount(random.choice(structures, len(structures)), minlength=most)
         times = weights * drawn[both].prod(axis=0)
@@ -337,7 +348,8 @@ def _judge_curvature(structures: Sequence[LabelledStructure]) -> ForceEvidence |
     fit = fit[:: max(1, len(fit) // MOST_STRUCTURES)][:MOST_STRUCTURES]
     if len(fit) < MIN_STRUCTURES or not any(s.forces.any() for s in fit):
         return None
-    controls, sizes = _describe_composition(fit), np.array([len(s.numbers) for s in fit])
+    controls = _describe_composition(fit)
+    sizes = np.array([len(s.numbers) for s in fit])
     free = len(fit) - int(np.linalg.matrix_rank(controls)) - 1
     if free < MIN_STRUCTURES // 2:
         return None
@@ -466,10 +478,13 @@ def _estimate_relaxations(
     grams = np.stack([design.T @ design for design in designs])
     rights = np.stack([design.T @ force for design, force in zip(designs, forces, strict=True)])
     fold = np.random.default_rng(0).permutation(len(structures)) % 4
-    above, stiffness, negative = np.zeros(len(structures)), list[float](), list[float]()
+    above = np.zeros(len(structures))
+    stiffness = list[float]()
+    negative = list[float]()
     missed = total = 0.0
     for part in range(4):
-        gram, right = grams[fold != part].sum(axis=0), rights[fold != part].sum(axis=0)
+        gram = grams[fold != part].sum(axis=0)
+        right = rights[fold != part].sum(axis=0)
         penalty = RIDGE * max(float(np.trace(gram)) / len(gram), 1e-12)
         numbers = np.linalg.solve(gram + penalty * np.eye(len(gram)), right)
         for row in np.flatnonzero(fold == part).tolist():
@@ -538,7 +553,8 @@ def _force_design(structure: LabelledStructure, edges: _Edges, kinds: int) -> Ar
         edges: its edges.
         kinds: number of pairs of elements with functions of their own.
     """
-    nodes, functions = len(structure.numbers), len(CENTERS)
+    nodes = len(structure.numbers)
+    functions = len(CENTERS)
     design = np.zeros((nodes, kinds, functions, 3))
     forces = -edges.slope[:, :, None] * edges.direction[:, None, :]
     np.add.at(design, (edges.ends[:, 1], edges.kind), forces)

@@ -199,7 +199,8 @@ def bytes_per_graph(columns: Columns) -> Counts:
     row: dict[Per, int] = {"graph": 0, "node": 0, "edge": 0, "char": 0}
     for name, array in arrays_of(columns).items():
         row[row_kind(name, columns.levels)] += array.itemsize * math.prod(array.shape[1:])
-    nodes, edges = columns.num_nodes(), columns.num_edges()
+    nodes = columns.num_nodes()
+    edges = columns.num_edges()
     chars = np.diff(columns.ids.offset)
     total: Counts = row["graph"] + nodes * row["node"] + edges * row["edge"] + chars * row["char"]
     return total
@@ -228,7 +229,8 @@ def histogram(values: Counts, counts: Counts) -> Histogram:
     """
     if not len(values):
         return {"edges": [], "counts": []}
-    low, high = int(values[0]), int(values[-1])
+    low = int(values[0])
+    high = int(values[-1])
     middle = int(values[np.searchsorted(np.cumsum(counts), counts.sum() / 2)])
     if high > BINS * max(middle, 1):
         edges = [0, *(1 << power for power in range(high.bit_length() + 1))]

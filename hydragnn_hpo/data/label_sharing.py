@@ -54,7 +54,8 @@ def find_sparse_labels(columns: Columns) -> list[SparseLabels]:
         rows = columns.known(name) > 0
         if rows.all() or np.count_nonzero(rows) > MANY:
             continue
-        atoms, place = _labelled_atoms(columns, name), np.cumsum(rows) - 1
+        atoms = _labelled_atoms(columns, name)
+        place = np.cumsum(rows) - 1
         elements = np.zeros((np.count_nonzero(rows), 119), dtype=bool)
         elements[place[graph[atoms]], columns.numbers[atoms]] = True
         sparse.append(SparseLabels(rows, elements, columns.levels[name] == "graph"))
@@ -152,7 +153,8 @@ class _Sharing:
 
     def teach(self, target: int) -> bool:
         """Bring labels of new elements into train; return whether some were found."""
-        before, elements = self._lacking(), self._elements[target]
+        before = self._lacking()
+        elements = self._elements[target]
         if elements is None or not any(one == target for one, _ in before):
             return False
         new = (elements & ~self._learned(target)).sum(axis=1)
@@ -174,7 +176,8 @@ class _Sharing:
         Returns:
             Whether it was moved.
         """
-        source, there = self.place[group], np.flatnonzero(self.place == place)
+        source = self.place[group]
+        there = np.flatnonzero(self.place == place)
         if source == place:
             return False
         gap = np.abs(self._sizes[there] - self._sizes[group])
@@ -239,7 +242,8 @@ def _find_unseen(
     Returns:
         Names of the classes by split; empty for other targets.
     """
-    classes, unseen = list(target.get("classes") or ()), dict[str, list[str]]()
+    classes = list(target.get("classes") or ())
+    unseen = dict[str, list[str]]()
     for place, split in enumerate(SPLITS if classes else ()):
         here = values[splits == place]
         absent = [name for name, some in zip(classes, here.any(axis=0), strict=True) if not some]

@@ -94,9 +94,11 @@ def run_or_fail_together(comm: Any, work: Callable[[], T]) -> T:
     try:
         result = work()
     except HydraError as error:
-        failure, cause = (type(error).__name__, str(error)), error
+        failure = (type(error).__name__, str(error))
+        cause = error
     except Exception as error:
-        failure, cause = ("JobError", f"rank {comm.rank}: {error!r}"), error
+        failure = ("JobError", f"rank {comm.rank}: {error!r}")
+        cause = error
     failed = comm.allreduce(comm.size if failure is None else comm.rank, MPI.MIN)
     if failed < comm.size:
         kind, sentence = comm.bcast(failure, root=failed)

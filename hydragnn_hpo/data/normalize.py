@@ -77,7 +77,8 @@ def _fit_nodes(
     """Fit a node target; see ``_fit_graphs`` for what is returned."""
     in_train = np.repeat(columns.split == 0, columns.num_nodes())
     rows = in_train & columns.masks[name]
-    values, kinds = columns.targets[name][rows, 0] - mean, columns.numbers[rows]
+    values = columns.targets[name][rows, 0] - mean
+    kinds = columns.numbers[rows]
     sums = np.bincount(kinds, weights=values, minlength=MAX_ELEMENT + 1)
     numbers = sums / (np.bincount(kinds, minlength=MAX_ELEMENT + 1) + RIDGE)
     return numbers, values, values - numbers[kinds]
@@ -283,7 +284,8 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
             f"target '{name}' has no value in the training split: drop it from the card, or "
             "add structures that have it."
         )
-    mean, means = _mean_of(values, target), _means_of(values, target)
+    mean = _mean_of(values, target)
+    means = _means_of(values, target)
     away = values - expand_mean(mean, target.shape, means)
     spread = float(np.sqrt(np.square(away).mean()))
     stats: TargetStats = {
@@ -371,7 +373,8 @@ def _measure_sum_miss(columns: Columns, name: str, total: float | str) -> float:
         name: name of the target, a scalar or tensor of nodes.
         total: the sum, a number or the name of an attribute.
     """
-    size, nodes = columns.num_graphs, columns.num_nodes()
+    size = columns.num_graphs
+    nodes = columns.num_nodes()
     graph = np.repeat(np.arange(size), nodes)
     whole = _sums(graph, columns.masks[name].astype(np.float64), size) == nodes
     wanted = columns.attributes[total] if isinstance(total, str) else total

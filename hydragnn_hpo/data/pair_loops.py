@@ -212,7 +212,8 @@ def _place_pairs(
     for e in range(len(row)):
         lone += reverse[e] < 0
     pairs = (len(row) + lone) // 2
-    p, single = 0, pairs - lone
+    p = 0
+    single = pairs - lone
     for e in range(len(row)):
         back = reverse[e]
         if back < 0:
@@ -240,7 +241,9 @@ def _place(
         placed: sender and receiver in the layout, [E] each.
         moved: shifts in the layout, [E, 3].
     """
-    row[e], placed[0][p], placed[1][p] = p, ends[0][e], ends[1][e]
+    row[e] = p
+    placed[0][p] = ends[0][e]
+    placed[1][p] = ends[1][e]
     moved[p, 0], moved[p, 1], moved[p, 2] = shift[e, 0], shift[e, 1], shift[e, 2]
 
 

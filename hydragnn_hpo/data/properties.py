@@ -114,7 +114,8 @@ class Property:
     @property
     def is_selection(self) -> bool:
         """Whether the property selects atoms or structures: a mask, or tags, by name and values."""
-        name, node = normalize_name(self.name), self.level == "node"
+        name = normalize_name(self.name)
+        node = self.level == "node"
         known = self.values[self.known]
         if _TAGS.search(name) and bool((known == np.round(known)).all()):
             return True
@@ -226,7 +227,8 @@ def mark_far(values: Array) -> NDArray[np.bool_]:
         return none
     middle = float(np.median(values))
     off = np.abs(values - middle)
-    ranked, most = np.sort(off), max(1, len(values) // MOST_FAR)
+    ranked = np.sort(off)
+    most = max(1, len(values) // MOST_FAR)
     others, next_off = ranked[-most - 1 : -1], ranked[-most:]
     nothing = 1e-12 * max(1.0, abs(middle))
     if 2 * np.count_nonzero(off <= nothing) > len(values):
@@ -328,9 +330,11 @@ def _join_rows(name: str, graph: Rows, node: Rows) -> Property | str:
     of_atoms = not graph or any(rows.size > 1 for _, rows in graph)
     level: Level
     if len(node) >= len(graph) and len(node_widths) == 1 and of_atoms:
-        level, rows = "node", node
+        level = "node"
+        rows = node
     elif len(graph_widths) == 1:
-        level, rows = "graph", graph
+        level = "graph"
+        rows = graph
     else:
         shapes = sorted(graph_widths | node_widths)[:4]
         return f"has another number of values in each structure ({shapes} ...)"

@@ -850,10 +850,14 @@ def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> Out
     rows: list[OutlierRow | NodeOutlierRow] = []
     # Sorted places keep the order of ``far``: the first entry of a structure is its farthest.
     for place in np.sort(first).tolist():
-        graph, row = int(graphs[place]), int(far[place])
-        named, value, z = _name_row(scan, graph), float(values[row]), float(spread.z[row])
+        graph = int(graphs[place])
+        row = int(far[place])
+        named = _name_row(scan, graph)
+        value = float(values[row])
+        z = float(spread.z[row])
         if by_node:
-            atom, atoms = row - int(offset[graph]) + 1, int((graphs == graph).sum())
+            atom = row - int(offset[graph]) + 1
+            atoms = int((graphs == graph).sum())
             rows.append({**named, "atom": atom, "atoms": atoms, "value": value, "z": z})
         else:
             rows.append({**named, "value": value, "z": z})

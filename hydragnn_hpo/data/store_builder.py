@@ -289,7 +289,8 @@ def _worker_error(plan: BuildPlan, message: PieceFailed | WorkerBug | WorkerLost
         return error
     if isinstance(message, WorkerBug):
         return RuntimeError(f"in a worker:\n{message.traceback}")
-    piece, code = plan.pieces[message.piece], message.code
+    piece = plan.pieces[message.piece]
+    code = message.code
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     return JobError(
         f"{piece.path}: the process that converted structures from {piece.start} on {how}; "

@@ -181,7 +181,8 @@ class Spread:
         known = np.isfinite(self.rest)
         if not known.any():
             return 0.0
-        off, scale = np.abs(self.rest[known]), self.scale[known]
+        off = np.abs(self.rest[known])
+        scale = self.scale[known]
         return MEAN_TO_STD * float(np.where(scale > 0, np.minimum(off, CUT * scale), off).mean())
 
 
@@ -253,7 +254,9 @@ def _measure_by_composition(scan: Scan, values: Array, total: bool, limit: float
     shape = (scan.num_graphs, ELEMENTS)
     design = csr_array((weights, (scan.graph_of_node, scan.numbers)), shape=shape)
     known = np.isfinite(values)
-    used, rest, scale = known, values, 0.0
+    used = known
+    rest = values
+    scale = 0.0
     for _ in range(ROUNDS if known.any() else 0):
         rest = values - _fit_composition(design, values, used)
         if total:
@@ -414,7 +417,8 @@ def _choose_bins(values: NDArray[np.float64]) -> NDArray[np.float64]:
     if not len(values):
         return np.linspace(0.0, 1.0, BINS + 1)
     middle, scale = robust_center_and_scale(values)
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     if scale > 0:
         tails = np.percentile(values, (TAIL, 100.0 - TAIL))
         low = max(low, min(float(tails[0]), middle - REACH * scale))

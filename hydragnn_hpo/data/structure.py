@@ -250,7 +250,8 @@ def _geometry(
             f"has position {positions[bad[0]].tolist()} at atom {bad[0] + 1}",
             "give finite coordinates or remove it",
         )
-    cell, pbc = np.asarray(atoms.cell.array, dtype=np.float64), np.asarray(atoms.pbc, dtype=bool)
+    cell = np.asarray(atoms.cell.array, dtype=np.float64)
+    pbc = np.asarray(atoms.pbc, dtype=bool)
     _check_cell(cell, pbc, place, min_distance)
     return positions, cell, pbc
 
@@ -488,7 +489,8 @@ def name_class(value: Any) -> str:
 
 def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, place: Place) -> None:
     """Refuse values that are infinite, beyond ``LARGEST``, or missing in a required target."""
-    missing, large = np.isnan(value), np.abs(value) > LARGEST
+    missing = np.isnan(value)
+    large = np.abs(value) > LARGEST
     bad = large if target.optional else large | missing
     if not bad.any():
         return
@@ -503,13 +505,15 @@ def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, pl
 
 def _check_bounds(value: NDArray[np.float64], key: str, target: TargetConfig, place: Place) -> None:
     """Refuse values beyond the bounds of their target; all are in the unit used inside."""
-    values, (low, high) = value.ravel(), target.bounds or (None, None)
+    values = value.ravel()
+    (low, high) = target.bounds or (None, None)
     for end, bound, sign in (("min", low, -1.0), ("max", high, 1.0)):
         beyond = [] if bound is None else np.flatnonzero(sign * values > sign * bound).tolist()
         if beyond:
             row = beyond[0]
             where = f" at atom {row + 1}" if target.level == "node" else ""
-            limit, shown = getattr(target, end), values[row] / inside(target.unit)[0]
+            limit = getattr(target, end)
+            shown = values[row] / inside(target.unit)[0]
             raise place.error(
                 f"has '{key}' = {shown:g}{where}, beyond the {end} = {limit:g} of its target",
                 f"mend it, or correct the target's {end} in the card",
@@ -554,9 +558,11 @@ def _check_sum(
         return
     total = attributes[target.total] if isinstance(target.total, str) else target.total
     factor = inside(target.unit)[0]
-    sums, each = value.sum(axis=0) / factor, np.array(weigh_sum(value.shape[1])) * (total / factor)
+    sums = value.sum(axis=0) / factor
+    each = np.array(weigh_sum(value.shape[1])) * (total / factor)
     worst = int(np.abs(sums - each).argmax())
-    summed, wanted = float(sums[worst]), float(each[worst])
+    summed = float(sums[worst])
+    wanted = float(each[worst])
     if abs(summed - wanted) > target.sum_tolerance:
         raise place.error(
             f"has '{target.key or name}' that sum to {summed:.6g} {target.unit} and miss the sum "

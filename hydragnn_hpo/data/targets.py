@@ -369,7 +369,8 @@ def constant_factor(values: Array, others: Array, sizes: Array | float = 1.0) ->
         The factor; None where there is none, or where there are too few values to tell.
     """
     scaled = others * sizes
-    square, spread = float(np.vdot(scaled, scaled)), float(values.std())
+    square = float(np.vdot(scaled, scaled))
+    spread = float(values.std())
     if len(values) < MIN_FITTED or square == 0.0 or spread == 0.0:
         return None
     factor = float(np.vdot(values, scaled)) / square
@@ -410,7 +411,8 @@ def recognise_total_energy(values: Array, counts: Array, kinds: Sequence[int]) -
     compositions = len(np.unique(counts[used], axis=0))
     if used.sum() >= MIN_FITTED or compositions >= MIN_COMPOSITIONS:
         ratio = values[used] / atoms[used]
-        middle, spread = float(np.median(ratio)), float(np.ptp(np.quantile(ratio, [0.1, 0.9])))
+        middle = float(np.median(ratio))
+        spread = float(np.ptp(np.quantile(ratio, [0.1, 0.9])))
         for unit, factor in PER_HARTREE.items():
             if abs(middle / factor - 1.0) < BINDING and spread < 2 * BINDING * factor:
                 return unit
@@ -973,7 +975,8 @@ class _Proposer:
 
     def _propose_scalar(self, start: TargetProposal, prop: Property) -> TargetProposal:
         """Propose a number per structure as energy, total or per atom, or as another target."""
-        name, per_atom = escape_line(prop.name), is_per_atom(prop.name)
+        name = escape_line(prop.name)
+        per_atom = is_per_atom(prop.name)
         values, counts = prop.values[prop.known, 0], self.counts[prop.structure[prop.known]]
         growth = classify_growth(values, counts)
         recognised = self.recognised.get(prop.name)
@@ -1111,7 +1114,8 @@ class _Proposer:
         if total:
             compared = values / self.counts[prop.structure[prop.known]].sum(axis=1)
         low, middle, high = np.quantile(compared, [0.05, 0.5, 0.95])
-        away, far = np.abs(compared - middle), mark_far(compared)
+        away = np.abs(compared - middle)
+        far = mark_far(compared)
         if prop.scalar:
             far |= away > FAR * max(high - low, float(np.std(compared)) / 2.0, 1e-12)
         if far.any():
@@ -1181,7 +1185,8 @@ def propose_classes(
         structures: number of structures.
         taken: names of targets that there are already.
     """
-    proposals, names = list[TargetProposal](), set(taken)
+    proposals = list[TargetProposal]()
+    names = set(taken)
     for key, counts in texts.items():
         known = {text.strip(): n for text, n in counts.items() if text not in MISSING_CLASSES}
         frequent = len(known) <= MOST_CLASSES and min(known.values(), default=0) >= MIN_OF_CLASS

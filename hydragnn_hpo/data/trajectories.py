@@ -71,7 +71,9 @@ class Frames:
 
     def last(self) -> "Frames":
         """Return the last frame alone."""
-        first, cell, pbc = len(self.numbers) - int(self.sizes[-1]), self.cell[-1:], self.pbc[-1:]
+        first = len(self.numbers) - int(self.sizes[-1])
+        cell = self.cell[-1:]
+        pbc = self.pbc[-1:]
         numbers, positions = self.numbers[first:], self.positions[first:]
         return Frames(numbers, positions, cell, pbc, self.sizes[-1:])
 
@@ -94,7 +96,8 @@ def measure_steps(frames: Frames, lag: int = 1) -> Array:
         Angstrom, to the nearest periodic image; infinite where atoms, periodic directions or cell
         differ, and for the first frames.
     """
-    sizes, count = frames.sizes, len(frames.sizes)
+    sizes = frames.sizes
+    count = len(frames.sizes)
     result = np.full(count, np.inf)
     starts = np.cumsum(sizes) - sizes
     first = np.arange(count) - lag

@@ -64,7 +64,8 @@ class WindowCache:
             ConfigError: the environment variable is not a number of bytes.
         """
         index = read_index(store) if isinstance(store, Path) else store
-        self.index, self.memory = index, _default_memory() if memory is None else memory
+        self.index = index
+        self.memory = _default_memory() if memory is None else memory
         self.stats: StoreStats = read_checked_stats(index)
         targets = self.stats["targets"]
         self.levels: dict[str, str] = {name: target["level"] for name, target in targets.items()}
@@ -184,7 +185,8 @@ class WindowCache:
         if first in self._kept:
             self._kept.move_to_end(first)
             return [(first, self._kept[first])]
-        last, size = first + 1, int(self._sizes[first])
+        last = first + 1
+        size = int(self._sizes[first])
         for number in numbers[1:]:
             size += int(self._sizes[number])
             if number != last or number in self._kept or size > min(RUN_BYTES, self.memory):

@@ -387,7 +387,8 @@ class HeadEntry(Config):
         elif self.size is not None or self.axis is not None:
             raise ValueError("'size' and 'axis' are of spectra; get it again.")
         elif self.shape == "class":
-            known, tempered = len(self.means or ()), self.calibration.temperature is not None
+            known = len(self.means or ())
+            tempered = self.calibration.temperature is not None
             if self.classes is None or known != len(self.classes) or not tempered:
                 raise ValueError(
                     "a class needs 'classes', as many 'means', and a temperature; get it again."
@@ -646,7 +647,8 @@ class Manifest(Config):
             levels: levels that are shown, in percent.
             heads: names of the heads that are shown; None for all.
         """
-        sentences, shown = [], sorted(set(levels))
+        sentences = []
+        shown = sorted(set(levels))
         for name, head in self.heads.items():
             if heads is not None and name not in heads:
                 continue

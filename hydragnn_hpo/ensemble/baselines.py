@@ -106,7 +106,9 @@ def fit_baseline(
         return None
     start = np.zeros((len(normal), len(total)))
     if is_extensive(target):
-        mean, start[sums > 0] = np.zeros_like(total), total / sums.sum()  # the same for each atom
+        # the same for each atom
+        mean = np.zeros_like(total)
+        start[sums > 0] = total / sums.sum()
         moment = moment - normal @ start
     else:
         mean = total / count

@@ -211,7 +211,8 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     predictions = predict_split(context, members, "test", device)
     joined = join_local_models(context, choice, simpler := fit_simpler_models(context))
     calibrations, data = calibrate_heads(context, choice, nets, (learned, predictions), joined)
-    mixed, weights = joined.append_to(predictions), weigh_mixes(choice, nets, joined)
+    mixed = joined.append_to(predictions)
+    weights = weigh_mixes(choice, nets, joined)
     simpler = simpler._replace(temperatures=fit_temperatures(context, nets[0], learned))
     tested = evaluate_heads(context, mixed, weights, calibrations, simpler)
     diversity = compare_members(context, choice.best)
@@ -271,7 +272,8 @@ def job_main(spec: BuildSpec) -> int:
     """
     log.configure()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    answer, run = Path(spec["answer"]), Path(spec["run"])
+    answer = Path(spec["answer"])
+    run = Path(spec["run"])
     device = os.environ.get("HYDRAGNN_HPO_DEVICE", "cpu")
     content: Mapping[str, Any]
     try:
@@ -301,7 +303,8 @@ def make_candidate_member(context: BuildContext, net: Net, tensors: Mapping[str,
     Raises:
         DataError: configuration, heads and weights do not fit.
     """
-    where, alone = str(net.trained.folder.best), dict.fromkeys(context.targets, 1.0)
+    where = str(net.trained.folder.best)
+    alone = dict.fromkeys(context.targets, 1.0)
     return make_member(net.trained.config, tensors, context.targets, weights=alone, where=where)
 
 
@@ -324,7 +327,8 @@ def predict_split(
     place = torch.device(device)
     if place.type == "cpu":
         keep_freed_memory()
-    graphs, indices = context.graphs, context.rows_of(split)
+    graphs = context.graphs
+    indices = context.rows_of(split)
     for member in members:
         member.model.to(place)
     parts: list[dict[str, list[np.ndarray]]] = [{} for _ in members]
@@ -337,7 +341,8 @@ def predict_split(
     predictions: MemberPredictions = {}
     for head in members[0].heads:
         predictions[head] = np.stack([one[head] for one in whole])
-        key, silent = variance_key(head), np.zeros((predictions[head].shape[1], 1))
+        key = variance_key(head)
+        silent = np.zeros((predictions[head].shape[1], 1))
         if any(key in one for one in whole):
             predictions[key] = np.stack([one.get(key, silent) for one in whole])
     return predictions
@@ -385,7 +390,8 @@ def check_members(
         stored = read_stored_predictions(net.trained, split, rows)
         kept = np.isin(all_rows, rows)
         for name in context.targets:
-            before, chosen = stored[name], kept[context.graph_of_row(name, "cal")]
+            before = stored[name]
+            chosen = kept[context.graph_of_row(name, "cal")]
             gap = np.abs(predictions[name][row][chosen] - before).max(initial=0.0)
             # Devices round differently, in proportion to the size of the predictions.
             if not gap <= 1e-3 * context.scale(name) + 1e-5 * np.abs(before).max(initial=0.0):
@@ -449,7 +455,8 @@ def collect_calibration_data(
         nets: the M members.
         weights: shares of the members in the kept mix by head, [M].
     """
-    indices, heads = context.rows_of("cal"), {}
+    indices = context.rows_of("cal")
+    heads = {}
     by_element = context.strata.atoms == "element"
     numbers = np.concatenate([piece.numbers for piece in context.take(indices)])
     structure = np.repeat(np.arange(len(indices)), context.graphs.num_nodes()[indices])
@@ -467,7 +474,8 @@ def collect_calibration_data(
             element=numbers if by_element and context.is_node(name) else None,
         )
     kind = context.strata.of_rows(context.graphs, indices, node=False)
-    group, atoms = np.asarray(context.graphs.group[indices]), AtomsOfStructures(numbers, structure)
+    group = np.asarray(context.graphs.group[indices])
+    atoms = AtomsOfStructures(numbers, structure)
     return CalibrationData(group, kind, heads, atoms)
 
 
@@ -539,7 +547,8 @@ def evaluate_heads(
     """
     result = TestResult({}, {"index": context.rows_of("test")}, {}, [], simpler)
     for name, target in context.targets.items():
-        (truth, mask), node = context.truth(name, "test"), context.is_node(name)
+        (truth, mask) = context.truth(name, "test")
+        node = context.is_node(name)
         truth, bounds = truth[mask], context.bounds(name)
         single = clip_to_bounds(predictions[name][0][mask], bounds)
         single = _calibrate_mean(single, calibrations[name], simpler.temperatures.get(name))
@@ -577,12 +586,14 @@ def _begin_evidence(
     target = context.targets[name]
     best = find_published(card.targets[name] for card in context.cards if name in card.targets)
     published = None if best is None else Published(best.mae, best.by)
-    classes, node = tuple(target.get("classes") or ()), context.is_node(name)
+    classes = tuple(target.get("classes") or ())
+    node = context.is_node(name)
     known = HeadEvidence(name, shown_unit(target), node, published=published, classes=classes)
     errors = np.abs(predicted.residual).mean(axis=1)
     if classes or not mark_far(errors).any():
         return known
-    row, graph = int(errors.argmax()), context.graph_of_row(name, "test")[mask]
+    row = int(errors.argmax())
+    graph = context.graph_of_row(name, "test")[mask]
     place = context.rows_of("test")[graph[row : row + 1]]
     median = float(np.median(errors))
     far = FarValue(context.graphs.take(place).ids[0], float(errors[row]), median, is_error=True)
@@ -599,7 +610,8 @@ def find_far_labels(context: BuildContext) -> dict[str, FarValue]:
         The farthest by head, if there is one; of atoms, vectors and tensors the largest size in a
         structure, of total energies the farthest per atom.
     """
-    rows, farthest = np.flatnonzero(context.graphs.split >= 0), dict[str, FarValue]()
+    rows = np.flatnonzero(context.graphs.split >= 0)
+    farthest = dict[str, FarValue]()
     names = [n for n, t in context.targets.items() if t["shape"] not in ("class", "spectrum")]
     labels: dict[str, list[np.ndarray]] = {name: [] for name in names}
     sizes = context.graphs.num_nodes()[rows]
@@ -707,8 +719,10 @@ def _describe_rows(
         result: has the predictions from the elements and from local descriptors.
     """
     numbers, sizes, by_elements, by_descriptor = (list[np.ndarray]() for _ in range(4))
-    baseline, local = result.simpler.baselines.get(name), result.simpler.local
-    target, bounds = context.targets[name], context.bounds(name)
+    baseline = result.simpler.baselines.get(name)
+    local = result.simpler.local
+    target = context.targets[name]
+    bounds = context.bounds(name)
     start = find_start(baseline, target.get("origin"), target.get("charge"))
     for piece in context.take(context.rows_of("test")):
         numbers.append(np.asarray(piece.numbers))
@@ -717,7 +731,8 @@ def _describe_rows(
             by_elements.append(baseline.predict(piece))
         if local is not None and name in local.heads:
             by_descriptor.append(local.predict(name, piece, start))
-    elements, graph = np.concatenate(numbers), context.graph_of_row(name, "test")[mask]
+    elements = np.concatenate(numbers)
+    graph = context.graph_of_row(name, "test")[mask]
     own = elements[mask] if context.is_node(name) else None
     others = {"mean": np.broadcast_to(_center(target), single.shape)}
     if by_elements:
@@ -732,7 +747,8 @@ def _describe_rows(
 
 def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> list[HeadEvidence]:
     """Add the errors on ``sel`` of the fits of the learning curve, if the campaign has any."""
-    fits, added = find_curve_fits(context.run), list[HeadEvidence]()
+    fits = find_curve_fits(context.run)
+    added = list[HeadEvidence]()
     if not fits:
         return list(heads)
     full = context.candidates[0].config.training.epochs
@@ -756,7 +772,8 @@ def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> lis
 
 def collect_search_evidence(context: BuildContext) -> SearchEvidence:
     """Collect what the verdict needs to know about the search and its best trial."""
-    best, curve = context.candidates[0], dict[int, float]()
+    best = context.candidates[0]
+    curve = dict[int, float]()
     for number in best.folder.attempts():
         for record in read_records(best.folder.attempt(number) / "metrics.jsonl"):
             if record["record"] == "epoch" and record.get("objective") is not None:
@@ -863,7 +880,8 @@ def _trust_on_test(
         predictions: predictions of the M members for ``test``.
         weights: shares of the members in the kept mix by head, [M].
     """
-    indices, trust = context.rows_of("test"), list[str]()
+    indices = context.rows_of("test")
+    trust = list[str]()
     ends = np.concatenate(([0], np.cumsum(context.graphs.num_nodes()[indices])))
     for first in range(0, len(indices), GRAPHS_TOGETHER):
         columns = context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
@@ -931,8 +949,10 @@ def find_test_twins(context: BuildContext, manifest: Manifest) -> TwinsOfTest | 
     ]
     read = set.intersection(*(set(model.attributes) for model in models))
     place = {int(row): k for k, row in enumerate(context.rows_of("test"))}
-    listed, same = list[TestTwins](), list[np.ndarray]()
-    first, best = 0, context.candidates[0]
+    listed = list[TestTwins]()
+    same = list[np.ndarray]()
+    first = 0
+    best = context.candidates[0]
     for entry in best.config.data:
         store = best.folder.path / entry.store
         try:
@@ -943,7 +963,8 @@ def find_test_twins(context: BuildContext, manifest: Manifest) -> TwinsOfTest | 
         sets = [rows + first for rows in twins_of_store.same]
         same += [rows for rows in sets if not place.keys().isdisjoint(rows.tolist())]
         for twins in twins_of_store.near:
-            target, rows = entry.prefix + twins["target"], [first + row for row in twins["rows"]]
+            target = entry.prefix + twins["target"]
+            rows = [first + row for row in twins["rows"]]
             if target in context.targets and not place.keys().isdisjoint(rows):
                 listed.append(_place_in_test(twins, target, [place.get(row) for row in rows]))
         graphs = open_store(store, access="windows")
@@ -965,7 +986,8 @@ def count_independent(
     """
     _, mask = context.truth(head.name, "test")
     rows = context.rows_of("test")[np.unique(context.graph_of_row(head.name, "test")[mask])]
-    tested, test = set(rows.tolist()), set(context.rows_of("test").tolist())
+    tested = set(rows.tolist())
+    test = set(context.rows_of("test").tolist())
     joint = {int(group): int(group) for group in context.graphs.group[rows]}
     remembered = 0
     for twins in same:
@@ -1142,7 +1164,8 @@ def measure_coordination(pieces_of_split: Iterable[Columns], cutoff: float) -> C
         pieces_of_split: graphs of the split in pieces, with all edges up to the cutoff.
         cutoff: neighbours are within this distance, in angstrom.
     """
-    lowest, highest = np.full(128, np.iinfo(np.int64).max), np.full(128, -1)
+    lowest = np.full(128, np.iinfo(np.int64).max)
+    highest = np.full(128, -1)
     for columns in pieces_of_split:
         counts = neighbor_counts(columns, cutoff)
         np.minimum.at(lowest, columns.numbers, counts)
@@ -1257,7 +1280,8 @@ def _size_curves(
         predictions: predictions of the M members for ``test``; no other model predicts it (Law 6).
         nets: the M members.
     """
-    candidates, test = list(dict.fromkeys(net.candidate for net in nets)), {}
+    candidates = list(dict.fromkeys(net.candidate for net in nets))
+    test = {}
     for name in context.targets:
         truth, mask = context.truth(name, "test")
         group = context.group_of_row(name, "test")[mask]
@@ -1307,7 +1331,8 @@ def _gather_content(
 
 def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
     """Return a sentence for each reason to doubt an ensemble, with what to do about it."""
-    warnings, best = [], context.candidates[0].trial
+    warnings = []
+    best = context.candidates[0].trial
     if context.candidates[0].status != "completed":
         warnings.append(
             f"no trial reached the full budget, the best, {best}, was stopped at a rung; run the "

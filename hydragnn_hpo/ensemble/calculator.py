@@ -363,7 +363,9 @@ class StopAtSpread:
             raise ConfigError(f"the limit of the spread is {limit:g}: give a number above 0.")
         if not isinstance(atoms.calc, EnsembleCalculator):
             raise ConfigError("the atoms have no EnsembleCalculator, and so no spread: set it.")
-        self.atoms, self.limit, self.of = atoms, float(limit), of
+        self.atoms = atoms
+        self.limit = float(limit)
+        self.of = of
         self.write = None if write is None else Path(write)
         self.checks = 0
         """Number of structures checked so far."""

@@ -344,7 +344,8 @@ def conformal_quantiles(scores: np.ndarray, group: np.ndarray) -> dict[str, floa
     """
     weight, groups = group_weights(group)
     order = np.argsort(scores, kind="stable")
-    rising, covered = scores[order], np.cumsum(weight[order])
+    rising = scores[order]
+    covered = np.cumsum(weight[order])
     return {key(level): _quantile(rising, covered, level, groups) for level in GRID}
 
 
@@ -412,7 +413,8 @@ class _Scales:
             place: number of each value's stratum, from 0, [n].
         """
         pairs, pair = np.unique(np.stack((place, group)), axis=1, return_inverse=True)
-        self._pair, stratum = pair.reshape(-1), pairs[0]
+        self._pair = pair.reshape(-1)
+        stratum = pairs[0]
         sizes = np.bincount(self._pair)
         self.weights = 1.0 / sizes[self._pair]
         """Weight of each value, [n]: those of a pair sum to 1."""
@@ -425,7 +427,8 @@ class _Scales:
         ratio = means / np.maximum(self._means, self._smallest)[stratum]
         freedom = max(len(means) - len(self.groups), 1)
         self._variance = max(float(np.square(ratio - 1.0).sum()) / freedom, 1e-12)
-        logs, variances = self._logs(self._means), self._variance / self.groups
+        logs = self._logs(self._means)
+        variances = self._variance / self.groups
         self._between = _variance_between(logs, variances)
         self._middle = float(np.average(logs, weights=1.0 / (variances + self._between)))
 
@@ -510,7 +513,8 @@ def fit_variance(
     """
     weight = weight / weight.sum()
     constant = max(float(weight @ square), floor)
-    factors, unit = np.zeros(known.shape[1]), weight @ known
+    factors = np.zeros(known.shape[1])
+    unit = weight @ known
     used = np.flatnonzero(np.ptp(known, axis=0) > 1e-12 * np.maximum(unit, floor))
     if len(square) < _FEW or not len(used):
         return factors, constant
@@ -518,11 +522,13 @@ def fit_variance(
     low = max(floor / constant, 1e-9)
     lows = np.minimum(np.broadcast_to(least, unit.shape)[used] * unit[used] / constant, 1.0)
     bounds = [*((float(least_factor), 1e6) for least_factor in lows), (low, 1e6)]
-    best, lowest = np.r_[lows, 1.0], math.inf if lows.any() else 0.5 * float(weight @ y)
+    best = np.r_[lows, 1.0]
+    lowest = math.inf if lows.any() else 0.5 * float(weight @ y)
     for start in (*_starts(len(used)), np.r_[unit[used] / constant, low]):
         fit = minimize(_cost, start, (x, y, weight), "L-BFGS-B", jac=True, bounds=bounds)
         if np.isfinite(fit.fun) and fit.fun < lowest - 1e-12:
-            best, lowest = fit.x, float(fit.fun)
+            best = fit.x
+            lowest = float(fit.fun)
     factors[used] = best[:-1] * constant / unit[used]
     return factors, max(float(best[-1]) * constant, floor)
 
@@ -667,7 +673,8 @@ def elements_of_rows(columns: Columns, *, node: bool) -> csr_array:
         columns: some graphs.
         node: True for one row per node, False for one row per graph.
     """
-    numbers, graphs = np.asarray(columns.numbers), columns.num_graphs
+    numbers = np.asarray(columns.numbers)
+    graphs = columns.num_graphs
     if node:
         return mark_elements(numbers, np.arange(len(numbers)), len(numbers))
     return mark_elements(numbers, np.repeat(np.arange(graphs), columns.num_nodes()), graphs)
@@ -701,17 +708,21 @@ def calibrate(
         least: smallest factor of the squared spread.
         features: elements and predictions of the rows, for factors of sigma; None for none.
     """
-    width, kinds = residual.shape[1], np.broadcast_to(stratum, group.shape)
+    width = residual.shape[1]
+    kinds = np.broadcast_to(stratum, group.shape)
     variances = np.concatenate((np.square(spread), np.broadcast_to(noise, spread.shape)), axis=1)
     weight, groups = group_weights(each := np.repeat(group, width))
-    squares, floor = np.square(residual).ravel(), (1e-6 * scale) ** 2
-    known, lows = np.repeat(variances, width, axis=0), np.array((least, 0.0))
+    squares = np.square(residual).ravel()
+    floor = (1e-6 * scale) ** 2
+    known = np.repeat(variances, width, axis=0)
+    lows = np.array((least, 0.0))
     factors, b = fit_variance(known, squares, weight, floor, lows)
     scores = np.abs(residual) / np.sqrt(variances @ factors + b)[:, None]
     by_row, scores = _divide_by_factors(scores, features, group)
     quantiles = conformal_quantiles(scores.ravel(), each)
     tables = conformal_tables(scores.ravel(), each, np.repeat(kinds, width))
-    (a, c), spread99 = factors.tolist(), float(np.quantile(largest, 0.99))
+    (a, c) = factors.tolist()
+    spread99 = float(np.quantile(largest, 0.99))
     return Calibration(a, b, quantiles, spread99, residual.size, groups, c, tables, factors=by_row)
 
 

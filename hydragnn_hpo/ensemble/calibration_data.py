@@ -131,7 +131,8 @@ class CalibrationData:
             name: of the head.
             mean: predictions of all rows, [R, w], in the unit.
         """
-        elements, mask = self._elements(name), self.heads[name].mask
+        elements = self._elements(name)
+        mask = self.heads[name].mask
         return None if elements is None else RowFeatures(elements, predicted_size(mean)).of(mask)
 
     def _elements(self, name: str) -> csr_array | None:
@@ -154,7 +155,8 @@ class CalibrationData:
             weights: of the members that take part, by trial, > 0.
             bounds: of the mean, in the unit.
         """
-        head, moments = self.heads[name], Moments(bounds)
+        head = self.heads[name]
+        moments = Moments(bounds)
         for trial, weight in weights.items():
             moments.add(head.predictions[trial], weight, head.variances.get(trial))
         return moments
@@ -177,7 +179,8 @@ class CalibrationData:
             bounds: of the mean, in the unit.
             is_class: whether predictions are probabilities of classes.
         """
-        head, moments = self.heads[name], self.moments(name, weights, bounds)
+        head = self.heads[name]
+        moments = self.moments(name, weights, bounds)
         by_element = head.element is not None
         stratum = SYMBOLS[head.element] if by_element else self.kind[head.graph]
         if is_class:
@@ -238,7 +241,9 @@ def from_arrays(
     Raises:
         ValueError: arrays are missing, too many, of a wrong shape, or not finite.
     """
-    left, heads = dict(arrays), {}  # an array that is read is taken out: none may be left
+    # an array that is read is taken out: none may be left
+    left = dict(arrays)
+    heads = {}
     take = partial(_take, left)
     group, kind, atoms = _structures(left)
     for name, shares in weights.items():
@@ -250,7 +255,8 @@ def from_arrays(
         mask = take(f"{name}/mask", (rows,), "u").astype(bool)
         if not mask.any():
             raise ValueError(f"'{name}' has no row with a truth")
-        own, elements = {t: f"{name}/variance/{t}" for t in shares}, f"{name}/element"
+        own = {t: f"{name}/variance/{t}" for t in shares}
+        elements = f"{name}/element"
         element = take(elements, (rows,), "u") if elements in left else None
         if element is not None and not (element < len(SYMBOLS)).all():
             raise ValueError(f"'{elements}' names elements that do not exist")

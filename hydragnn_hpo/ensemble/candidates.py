@@ -217,7 +217,8 @@ def find_configurations(run: RunDir) -> list[Candidate]:
     Returns:
         Empty where there is none, as after a campaign that was ended early.
     """
-    state, results = read_state(run), {r.folder.path.name: r for r in _read_results(run)}
+    state = read_state(run)
+    results = {r.folder.path.name: r for r in _read_results(run)}
     configurations = []
     for parent in dict.fromkeys(parent for parent, _ in state.folds):
         names = [name for (of, _), name in sorted(state.folds.items()) if of == parent]
@@ -297,7 +298,8 @@ def read_truth(
     for first in range(0, max(len(indices), 1), GRAPHS_TOGETHER):
         columns = graphs.take(indices[first : first + GRAPHS_TOGETHER])
         values.append(columns.targets[target])
-        mask, node = columns.masks[target], columns.levels[target] == "node"
+        mask = columns.masks[target]
+        node = columns.levels[target] == "node"
         if elements is not None:
             mask = mask & ~contain_others(columns, elements, node=node)
         masks.append(mask)
@@ -370,7 +372,8 @@ class BuildContext:
 
     def elements_of_row(self, name: str, split: str) -> csr_array:
         """Return 1 for each element that a row of a head contains, by atomic number, [R, 119]."""
-        node, pieces = self.is_node(name), self.take(self.rows_of(split))
+        node = self.is_node(name)
+        pieces = self.take(self.rows_of(split))
         return csr_array(vstack([elements_of_rows(piece, node=node) for piece in pieces]))
 
     def take(self, rows: np.ndarray) -> Iterator[Columns]:
@@ -445,7 +448,8 @@ class BuildContext:
     @cached_property
     def strata(self) -> Strata:
         """The rule for strata with their own intervals; it does not use targets."""
-        by, indices = self.campaign.ensemble.intervals, self.rows_of("cal")
+        by = self.campaign.ensemble.intervals
+        indices = self.rows_of("cal")
         if by == "auto":
             return choose_strata(self.graphs, indices)
         if by == "element":
@@ -580,7 +584,8 @@ def _kept_folds(context: CrossContext, candidate: int) -> set[int]:
     All configurations keep as many nets as each other, the best ones one more where that does not
     come out even, and the folds take turns: nets of unlike folds differ most.
     """
-    count, folds = len(context.candidates), context.folds
+    count = len(context.candidates)
+    folds = context.folds
     most = context.campaign.ensemble.nets or count * folds
     numbers = [min(max(most // count + (c < most % count), 1), folds) for c in range(count)]
     first = sum(numbers[:candidate])
@@ -598,7 +603,8 @@ def average_nets(predictions: np.ndarray, nets: Sequence[Net]) -> np.ndarray:
         One row for each candidate that has a net, in the order of the nets, [candidates, R, w].
     """
     of_net = np.array([net.candidate for net in nets])
-    order, share = dict.fromkeys(of_net.tolist()), np.array([net.share for net in nets])
+    order = dict.fromkeys(of_net.tolist())
+    share = np.array([net.share for net in nets])
     means = (
         np.average(predictions[of_net == one], axis=0, weights=share[of_net == one])
         for one in order
@@ -705,7 +711,8 @@ def flops_per_graph(model: ModelConfig, stats: StoreStats) -> float:
         model: the net; the negligible cost of its heads is left out.
         stats: content of the store's ``stats.json``.
     """
-    nodes, most = float(stats["nodes"]["mean"]), model.max_neighbors or math.inf
+    nodes = float(stats["nodes"]["mean"])
+    most = model.max_neighbors or math.inf
     edges = nodes * min(mean_neighbors(stats, model.cutoff), most)
     angle = angle_cutoff(model)
     triplets = 0.0 if angle is None else nodes * mean_triplets(stats, angle, most)

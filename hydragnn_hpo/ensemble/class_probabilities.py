@@ -75,7 +75,8 @@ def cap_probabilities(probability: np.ndarray, groups: int) -> np.ndarray:
         probability: of each class, [..., C]; rows of NaN stay.
         groups: groups of structures that the probabilities were calibrated on.
     """
-    cap, most = largest_probability(groups), probability.max(axis=-1, keepdims=True)
+    cap = largest_probability(groups)
+    most = probability.max(axis=-1, keepdims=True)
     is_most = np.arange(probability.shape[-1]) == probability.argmax(axis=-1)[..., None]
     others = np.where(is_most, 0.0, probability + np.finfo(float).tiny)
     shared = (1.0 - cap) * others / others.sum(axis=-1, keepdims=True)
@@ -104,7 +105,8 @@ def fit_temperature(probability: np.ndarray, truth: np.ndarray, weight: np.ndarr
         truth: one-hot labels, [R, C].
         weight: weight of each row, [R], > 0; those of a group sum to 1.
     """
-    groups, limit = round(float(weight.sum())), float(np.log(HOTTEST))
+    groups = round(float(weight.sum()))
+    limit = float(np.log(HOTTEST))
 
     def excess(log_temperature: float) -> float:
         tempered = temper(probability, float(np.exp(log_temperature)))
@@ -210,7 +212,8 @@ def area_under_curve(score: np.ndarray, positive: np.ndarray) -> float:
 
     Source: Hanley and McNeil (1982), Radiology 143, 29 (the rank statistic).
     """
-    count, others = int(positive.sum()), int((~positive).sum())
+    count = int(positive.sum())
+    others = int((~positive).sum())
     if not count or not others:
         return float("nan")
     ranks = float(rankdata(score)[positive].sum())

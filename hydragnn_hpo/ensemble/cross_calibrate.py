@@ -175,7 +175,8 @@ def measure_variances(predictions: np.ndarray, shares: np.ndarray) -> NetVarianc
     weights = shares.sum(axis=1)
     means = np.tensordot(weights, predictions, 1)  # [K, R, w]
     within = np.tensordot(weights, np.square(predictions - means), 1).mean(axis=(0, 2))
-    configurations, middle = predictions.mean(axis=1), means.mean(axis=0)
+    configurations = predictions.mean(axis=1)
+    middle = means.mean(axis=0)
     persistent = np.tensordot(weights, np.square(configurations - middle), 1).mean(axis=-1)
     folds = means.var(axis=0).mean(axis=-1)
     usual = are_usual(folds + within)
@@ -302,7 +303,8 @@ class CrossDesign:
 
         They are at most one less than the effective number of these nets.
         """
-        few, others = self.few_dof(1), _effective(self.shares.sum(axis=0)) - 1.0
+        few = self.few_dof(1)
+        others = _effective(self.shares.sum(axis=0)) - 1.0
         parts = (
             (self.variances.configurations, few),
             (self.variances.folds, others),
@@ -330,10 +332,13 @@ def calibrate_cross(known: OutOfFold, design: CrossDesign, scale: float) -> Cali
     Returns:
         For the spread of the kept nets about their mean, as ``Moments`` computes it.
     """
-    (known, rows), width = _forget_chance(known, design.unseen), known.residual.shape[1]
-    dof, weight = design.few_dof(width), group_weights(known.group)[0]
+    (known, rows) = _forget_chance(known, design.unseen)
+    width = known.residual.shape[1]
+    dof = design.few_dof(width)
+    weight = group_weights(known.group)[0]
     prior, shrunk = _shrink(known.variance[:, 0], dof, weight)
-    left, variances = 1.0 - design.concentration, design.variances
+    left = 1.0 - design.concentration
+    variances = design.variances
     usable = dof > 1e-9 and design.few > 0.0 and variances.spread > 1e-9
     fitted = calibrate(
         known.residual,
@@ -377,7 +382,8 @@ def _predict_gain(
         factors: those of sigma; None for none.
         usable: whether the spread of the C nets tells anything.
     """
-    weight, variances = group_weights(known.group)[0], design.variances
+    weight = group_weights(known.group)[0]
+    variances = design.variances
     mean_square = float(weight @ cap_unusual(np.square(sigma[:, 0]))) / float(weight.sum())
     # the mean over the folds has at least its share of the variance
     least = 1.0 / design.folds

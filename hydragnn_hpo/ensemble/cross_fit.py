@@ -81,7 +81,8 @@ def _weigh_configurations(
     Returns:
         The weights of the ensemble, and those for each fold, which the other folds give.
     """
-    known, rounds = make_scored_heads(context), context.campaign.ensemble.rounds
+    known = make_scored_heads(context)
+    rounds = context.campaign.ensemble.rounds
     wide = joined.widen_heads(context, known)
     costs = [flops_per_graph(c.config.model, context.graphs.stats) for c in context.candidates]
     final = weigh_candidates(context, known, costs)[method]
@@ -129,10 +130,12 @@ def _calibrate_head(
     fold = context.fold_of_row(name)[mask]
     noises = learned.get(variance_key(name))
     noise_table = None if noises is None else noises[:, :, mask]
-    final, shares = weights[0][name], [each[name] for each in weights[1]]
+    final = weights[0][name]
+    shares = [each[name] for each in weights[1]]
     table = learned[name][:, :, mask]
     mean, variance, noise = _predict_unseen(table, noise_table, fold, shares)
-    rows, node = context.rows_of("cal"), context.is_node(name)
+    rows = context.rows_of("cal")
+    node = context.is_node(name)
     stratum = context.strata.of_rows(context.graphs, rows, node=node)[mask]
     group = context.group_of_row(name, "cal")[mask]
     if context.is_class(name):
@@ -173,11 +176,13 @@ def _design(
             no net has seen.
     """
     wanted = context.truth(name, "test")[1]  # where there are labels, not what they are
-    table, noises = unseen[name], unseen.get(variance_key(name))
+    table = unseen[name]
+    noises = unseen.get(variance_key(name))
     nets = table.reshape(-1, *table.shape[2:])
     own = None if noises is None else noises.reshape(-1, *noises.shape[2:])
     moments = compute_moments(nets, shares.ravel(), own, bounds := context.bounds(name))
-    graph, graphs = context.graph_of_row(name, "test"), len(context.rows_of("test"))
+    graph = context.graph_of_row(name, "test")
+    graphs = len(context.rows_of("test"))
     largest = largest_per_graph(moments.spread[:, 0], graph, graphs)
     design = CrossDesign(
         shares, measure_variances(table[:, :, wanted], shares), largest[np.isfinite(largest)]
@@ -211,7 +216,8 @@ def _predict_unseen(
         variances, [R, 1] each.
     """
     mean = np.empty(table.shape[2:])
-    variance, noise = np.zeros((len(fold), 1)), np.zeros((len(fold), 1))
+    variance = np.zeros((len(fold), 1))
+    noise = np.zeros((len(fold), 1))
     for number, share in enumerate(shares):
         rows = fold == number
         unseen = None if noises is None else noises[:, number, rows]

@@ -82,7 +82,8 @@ def differentiate(
     """
     moved, positions, strain = attach_strain(batch)
     heads = member.model(moved, only=(target,))
-    energy, noise = heads[target], heads.get(variance_key(target))
+    energy = heads[target]
+    noise = heads.get(variance_key(target))
     total = total_energy(energy, "per_atom" if per_atom else "total", batch)
     forces, stress = forces_and_stress(total, positions, strain, batch, train=False)
     return energy.detach(), None if noise is None else noise.detach(), forces, stress

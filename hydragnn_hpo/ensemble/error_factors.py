@@ -117,8 +117,10 @@ class ErrorFactors:
         """
         weight, knots = weight / weight.sum(), np.array(self.values)
         numbers = [atomic_numbers[symbol] for symbol in self.elements]
-        design, changes = _make_design(features, numbers, knots), logs - weight @ logs
-        middle, freedom = weight @ design, 1.0 / float(np.square(weight).sum())
+        design = _make_design(features, numbers, knots)
+        changes = logs - weight @ logs
+        middle = weight @ design
+        freedom = 1.0 / float(np.square(weight).sum())
         squares = (design * weight[:, None]).T @ design - np.outer(middle, middle)
         ridge = RIDGE * max(float(weight @ np.square(changes)), 1e-12) / freedom
         known = np.linalg.solve(squares + ridge * np.eye(len(squares)), (weight * changes) @ design)
@@ -239,7 +241,8 @@ def _fit_weights(
         weight: of each row, [R].
         knots: number of the last columns, which sum to 1 in each row.
     """
-    transposed, middle = csr_array(design.T), float(np.average(score, weights=weight))
+    transposed = csr_array(design.T)
+    middle = float(np.average(score, weights=weight))
     score = np.maximum(score, max(SMALLEST * middle, 1e-12))
 
     def cost(p: np.ndarray) -> tuple[float, np.ndarray]:

@@ -171,7 +171,8 @@ def _check_labels(
         The labels, all optional: a structure without one does not count for its head.
     """
     for name, label in labels.items():
-        head, unit = manifest.heads[name], inside(label.unit)[1]
+        head = manifest.heads[name]
+        unit = inside(label.unit)[1]
         unit += "/atom" if label.per_atom else ""
         pairs = {
             "level": (label.level, head.level),
@@ -355,7 +356,9 @@ def evaluate_ensemble(
         DataError: no structure has a label.
     """
     parts: dict[str, _Parts] = {name: [] for name in heads}
-    structures, trust, errors = _Structures(), list[str](), list[str]()
+    structures = _Structures()
+    trust = list[str]()
+    errors = list[str]()
     for some in labelled:
         errors.extend(some.errors)
         structures.add(some)
@@ -420,7 +423,8 @@ class _Structures:
     def facts(self, by: By | Literal["element"]) -> _StructureFacts:
         """Return the facts of all; a single group says nothing, so each is then its own."""
         every = Compositions.join(self._compositions)
-        sizes, kinds = every.sizes, None
+        sizes = every.sizes
+        kinds = None
         if by == "size" and len(sizes):  # thirds of these structures, not of the calibration's
             kinds = size_strata(sizes).of_sizes(sizes)
         elif by == "chemistry" and len(sizes):
@@ -444,19 +448,24 @@ def _predict(
     Returns:
         For each graph ``ok``, or the reasons not to trust it.
     """
-    trust, manifest = list[str](), ensemble.manifest
+    trust = list[str]()
+    manifest = ensemble.manifest
     for piece in pieces(graphs, np.arange(graphs.num_graphs), EDGES_PER_BATCH):
-        moments, columns = ensemble.moments(graphs, piece), graphs.take(piece)
+        moments = ensemble.moments(graphs, piece)
+        columns = graphs.take(piece)
         counts = columns.num_nodes()
         atoms = np.arange(counts.sum()) - np.repeat(columns.node_offset[:-1], counts)
-        distances, heads = ensemble.training_distances(graphs, piece), {}
+        distances = ensemble.training_distances(graphs, piece)
+        heads = {}
         for name, rows in parts.items():
             entry = manifest.heads[name]
             node = entry.level == "node"
             stratum = manifest.strata.names_of_rows(columns, node=node)
             graph = np.repeat(first + piece, counts) if node else first + piece
-            mix, atom = moments[name], atoms if node else np.zeros_like(piece)
-            own, simpler = columns.targets[name], _predict_simply(ensemble, name, columns)
+            mix = moments[name]
+            atom = atoms if node else np.zeros_like(piece)
+            own = columns.targets[name]
+            simpler = _predict_simply(ensemble, name, columns)
             unknown_distance = np.full(len(graph), np.nan)
             distance = distances.get(NODE if node else GRAPH, unknown_distance)
             head = heads[name] = head_prediction(entry, columns, [mix])
@@ -481,7 +490,8 @@ def _predict_simply(ensemble: Ensemble, name: str, columns: Columns) -> Iterator
     Returns:
         Values of all rows, [R, w]; NaN where the file has no such prediction.
     """
-    entry, local = ensemble.manifest.heads[name], ensemble.local
+    entry = ensemble.manifest.heads[name]
+    local = ensemble.local
     node = entry.level == "node"
     rows = len(columns.numbers) if node else columns.num_graphs
     elements = descriptor = np.full((rows, entry.width), np.nan)
@@ -508,7 +518,8 @@ def _evaluate_head(
         structures: facts of all structures.
     """
     *whole, elements, descriptor, graph, atom, distance = _join_parts(rows)
-    predicted, simpler = HeadOnLabels(*whole), {"elements": elements, "descriptor": descriptor}
+    predicted = HeadOnLabels(*whole)
+    simpler = {"elements": elements, "descriptor": descriptor}
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
         done.warnings.append(
@@ -521,7 +532,9 @@ def _evaluate_head(
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
     _check_unit(done, name, entry, predicted)
-    node, known, every = entry.level == "node", entry.calibration, structures.compositions
+    node = entry.level == "node"
+    known = entry.calibration
+    every = structures.compositions
     figures = compute_figures(predicted, known, entry.center) | norm_errors(predicted, entry.shape)
     kinds = structures.kinds_of_rows(graph, atom, node=node)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)

@@ -89,7 +89,8 @@ def head_prediction(
         strata: rule that assigns strata; None if all rows share their quantiles.
         unlabelled: True also predicts rows that ``find_unlabelled`` lets be missing.
     """
-    mean, node = _stack([part.mean for part in parts], head.width), head.level == "node"
+    mean = _stack([part.mean for part in parts], head.width)
+    node = head.level == "node"
     stratum = None if strata is None else strata.names_of_rows(columns, node=node)
     spread = _stack([part.spread for part in parts], 1)
     own = {name: np.concatenate(some) for name, some in (members or {}).items() if some}
@@ -199,7 +200,8 @@ def compute_trust(
     for row, reason in _find_unseen_sizes(manifest, heads, here.num_nodes()):
         reasons[row].append(reason)
     for name, head in heads.items():
-        entry, hidden = manifest.heads[name], find_unlabelled(manifest.heads[name], here)
+        entry = manifest.heads[name]
+        hidden = find_unlabelled(manifest.heads[name], here)
         for row in np.flatnonzero(here.pbc.any(axis=1) & _reads_positions(entry)).tolist():
             reasons[row].append(f"no {name} of periodic structures")
         lacking = _lack_labels(manifest, entry, here.numbers)
@@ -252,7 +254,8 @@ def _reasons_of_head(
     for row in np.unique(graph[broken]).tolist():
         yield row, f"{name} is not finite"
     limit = entry.calibration.spread99 * (1 + 1e-9)  # tolerates rounding
-    spread, count = np.where(hidden, 0.0, head.std_epistemic[:, 0]), int(graph.max(initial=-1)) + 1
+    spread = np.where(hidden, 0.0, head.std_epistemic[:, 0])
+    count = int(graph.max(initial=-1)) + 1
     largest = largest_per_graph(spread, graph, count)
     for row in np.flatnonzero(largest > limit).tolist():
         yield row, f"large spread of {name}"
@@ -268,7 +271,8 @@ def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
         known: numbers of neighbours in the training data.
         columns: graphs with all edges up to the cutoff of ``known``.
     """
-    lowest, highest = np.zeros(128, np.int64), np.full(128, np.iinfo(np.int64).max)
+    lowest = np.zeros(128, np.int64)
+    highest = np.full(128, np.iinfo(np.int64).max)
     for symbol, (low, high) in known.ranges.items():
         lowest[atomic_numbers[symbol]], highest[atomic_numbers[symbol]] = low, high
     counts = neighbor_counts(columns, known.cutoff)
@@ -278,7 +282,8 @@ def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
 
 def neighbor_counts(columns: Columns, cutoff: float) -> np.ndarray:
     """Count the neighbours of each atom within a cutoff in angstrom, images included, [N]."""
-    edges_of, first = np.diff(columns.edge_offset), columns.node_offset[:-1]
+    edges_of = np.diff(columns.edge_offset)
+    first = columns.node_offset[:-1]
     graph = np.repeat(np.arange(columns.num_graphs), edges_of)
     sender, receiver = (columns.edges + first[graph][:, None]).T
     shift = np.einsum("ek,ekx->ex", columns.edge_shift, columns.cell[graph])
@@ -357,7 +362,8 @@ class Ensemble:
         path = find_shipped(Path(path)) or Path(path)
         content = read_artefact(path, to_predict=True)
         _check_trust(str(path), content, trust)
-        manifest, members = content.manifest, []
+        manifest = content.manifest
+        members = []
         for entry in manifest.members:
             member = make_member(
                 content.configs[entry.trial],
@@ -415,7 +421,8 @@ class Ensemble:
         for piece in pieces(columns, indices, edges_per_batch):
             for name, moments in self.moments(columns, piece, values if members else None).items():
                 parts[name].append(moments)
-        here, strata = columns.take(indices), self.manifest.strata
+        here = columns.take(indices)
+        strata = self.manifest.strata
         finish = partial(head_prediction, levels=levels, strata=strata, unlabelled=unlabelled)
         heads = {
             name: finish(head, here, parts[name], members=values[name])
@@ -687,7 +694,8 @@ class MultiDeviceEngine:
             devices: torch devices, all of one kind.
             timer: times an engine on the first batch.
         """
-        self.members, self.devices = tuple(members), tuple(devices)
+        self.members = tuple(members)
+        self.devices = tuple(devices)
         self.engines: tuple[Engine, ...] = ()
         self._timer = timer
         self._pool = ThreadPoolExecutor(len(self.devices), thread_name_prefix="device")

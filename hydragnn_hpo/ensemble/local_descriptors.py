@@ -131,7 +131,8 @@ def _sum_atoms(
     weights = np.ones((len(values), 1)) if (alone := weights is None) else weights
     atoms, place = np.nonzero(weights)
     graph = np.repeat(np.arange(columns.num_graphs), columns.num_nodes())
-    graphs, count = columns.num_graphs, weights.shape[1]
+    graphs = columns.num_graphs
+    count = weights.shape[1]
     where = (graph[atoms] * count + place, atoms)
     gather = csr_array((weights[atoms, place], where), shape=(graphs * count, len(values)))
     sums: np.ndarray = gather @ values.reshape(len(values), -1)
@@ -240,7 +241,8 @@ class LocalBasis:
         densities = describe_atoms(columns, self.cutoff, self.channels)
         points = (densities - self.mean) @ self.axes
         kind = self.find_kinds(columns, "none")
-        known, scale = (kind >= 0)[:, None], np.sqrt(2.0 / max(self.phases.shape[1], 1))
+        known = (kind >= 0)[:, None]
+        scale = np.sqrt(2.0 / max(self.phases.shape[1], 1))
         waves = scale * np.cos(points @ self.frequencies + self.phases[kind]) * known
         return waves, points * known, kind
 
@@ -267,7 +269,8 @@ def fit_basis(train: Sequence[Columns], cutoff: float) -> LocalBasis:
     elements = np.unique(np.concatenate([piece.numbers for piece in train])).astype(np.int64)
     channels = element_channels(elements.tolist())
     densities = np.concatenate([describe_atoms(piece, cutoff, channels) for piece in train])
-    mean, spread = densities.mean(axis=0), densities.std(axis=0)
+    mean = densities.mean(axis=0)
+    spread = densities.std(axis=0)
     varies = spread > 1e-9 * max(float(spread.max(initial=0.0)), 1e-30)
     inverse = np.where(varies, 1.0 / np.where(varies, spread, 1.0), 0.0)
     scaled = (densities - mean) * inverse
@@ -482,7 +485,8 @@ def unstack_models(arrays: Mapping[str, np.ndarray]) -> tuple[LocalModels, ...]:
 
 def _check_models(models: LocalModels) -> None:
     """Raise ``ValueError`` if arrays from a file do not fit each other, or are not finite."""
-    basis, count = models.basis, len(models.basis.elements)
+    basis = models.basis
+    count = len(models.basis.elements)
     in_order = count > 0 and (np.diff(basis.elements) > 0).all()
     if not in_order or not 1 <= basis.elements[0] <= basis.elements[-1] <= 118:
         raise ValueError("elements of local descriptors are not in order; get it again.")
@@ -511,7 +515,8 @@ def _check_models(models: LocalModels) -> None:
 
 def _shape_of(part: LocalPart, basis: LocalBasis) -> tuple[int, ...]:
     """Return the shape that the weights of a regression must have."""
-    node, (count, waves) = part.pool == "none", basis.phases.shape
+    node = part.pool == "none"
+    (count, waves) = basis.phases.shape
     channels, axes = basis.channels.shape[1], basis.frequencies.shape[0]
     if part.kind == "invariant":
         block = count * min(axes, max(1, MOST_BLOCKS // count))
@@ -545,10 +550,13 @@ def fit_local_models(
     names = [name for name in targets if any(piece.masks[name].any() for piece in splits[0])]
     if not names:
         return None
-    basis, features = fit_basis(splits[0], min(cutoff, LONGEST)), _Features()
+    basis = fit_basis(splits[0], min(cutoff, LONGEST))
+    features = _Features()
     heads: dict[str, tuple[LocalPart, ...]] = {}
     for name in names:
-        target, pool, parts = targets[name], _pool_of(targets[name]), list[LocalPart]()
+        target = targets[name]
+        pool = _pool_of(targets[name])
+        parts = list[LocalPart]()
         start = find_start(baselines.get(name), target.get("origin"), target.get("charge"))
         for form in FORMS[target["shape"]]:
             if (key := (_kind_of(form), pool)) not in features:
@@ -557,7 +565,8 @@ def fit_local_models(
                 _gather_rows(basis, (name, form, pool), some, pieces, start)
                 for some, pieces in zip(features[key], splits, strict=True)
             ]
-            count, free = len(basis.elements) if pool == "none" else 1, not is_extensive(target)
+            count = len(basis.elements) if pool == "none" else 1
+            free = not is_extensive(target)
             weights = _fit(form, rows, count, refit=refit, constant=free)
             parts.append(LocalPart(form, pool, weights))
         heads[name] = tuple(parts)

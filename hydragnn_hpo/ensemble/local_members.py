@@ -110,5 +110,6 @@ def open_local_members(
 def _open_start(head: HeadEntry, number: int) -> ElementModel | None:
     """Return what a regression of a head corrects; ``number`` counts the regressions."""
     assert head.local is not None
-    entry, is_node = head.local.elements[number], head.level == "node"
+    entry = head.local.elements[number]
+    is_node = head.level == "node"
     return find_start(CompositionModel.from_entry(entry, is_node=is_node), head.origin, head.charge)

@@ -144,7 +144,8 @@ def select_greedy(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np
     costs = np.ones(candidates) if terms.costs is None else np.asarray(terms.costs, np.float64)
     counts = np.zeros(candidates, dtype=np.int64)
     sums = [np.zeros_like(head.truth) for head in heads]
-    best, best_score = counts, np.inf
+    best = counts
+    best_score = np.inf
     for draw in range(1, terms.rounds + 1):
         scores = np.array([_loss_with(heads, sums, (c, draw)) for c in range(candidates)])
         if terms.price:
@@ -523,7 +524,8 @@ def share_weights(choice: MemberSelection, nets: Sequence[Net]) -> dict[Method, 
     Returns:
         Weights by method and head, [M] each.
     """
-    rows, parts = [net.candidate for net in nets], np.array([net.share for net in nets])
+    rows = [net.candidate for net in nets]
+    parts = np.array([net.share for net in nets])
     return {
         method: {name: share[rows] * parts for name, share in by_head.items()}
         for method, by_head in choice.weights.items()
@@ -542,7 +544,8 @@ def select_members(context: BuildContext) -> MemberSelection:
     Raises:
         RunError: a candidate's predictions cannot be read, or a split lacks a target.
     """
-    config, known = context.campaign.ensemble, make_scored_heads(context, context.judged)
+    config = context.campaign.ensemble
+    known = make_scored_heads(context, context.judged)
     costs = [flops_per_graph(c.config.model, context.graphs.stats) for c in context.candidates]
     weights = weigh_candidates(context, known, costs)
     kept, why = choose_method(
@@ -568,8 +571,10 @@ def weigh_candidates(
     Returns:
         Weights of the candidates, [C], by method and head.
     """
-    config, objectives = context.campaign.ensemble, [c.objective for c in context.candidates]
-    terms, scored = Terms(config.rounds, config.price, costs), list(known.values())
+    config = context.campaign.ensemble
+    objectives = [c.objective for c in context.candidates]
+    terms = Terms(config.rounds, config.price, costs)
+    scored = list(known.values())
     mixed = weigh_members(scored, terms, config.members, per_head=config.per_head)
     return {
         "top": dict.fromkeys(known, select_top_k(objectives, config.members)),

@@ -241,7 +241,8 @@ def predict_as_rank(
         HydraError: the prediction failed; raised on all ranks that notice it.
     """
     _set_up_process()
-    parts, start_time = request.parts, _process_start()
+    parts = request.parts
+    start_time = _process_start()
     device = device_of_rank(rank if local is None else local)
 
     def begin(parts: PartFolder, plan: dict[str, str]) -> None:
@@ -416,7 +417,9 @@ def _run_ranks(
     """
     from hydragnn_hpo.campaign import backend_on
 
-    parts, claims, folder = request.parts, claims_of(request), request.parts.launch
+    parts = request.parts
+    claims = claims_of(request)
+    folder = request.parts.launch
     (parts.folder / _FAILED).unlink(missing_ok=True)  # left by an earlier start
     claims.clear()
     progress.update(before=True)

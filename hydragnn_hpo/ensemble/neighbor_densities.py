@@ -51,7 +51,8 @@ def element_channels(elements: Sequence[int]) -> np.ndarray:
         own = np.zeros((119, len(elements)))
         own[list(elements), np.arange(len(elements))] = 1.0
         return own
-    number, closed = np.arange(119), np.array([0, 2, 10, 18, 36, 54, 86, 118])
+    number = np.arange(119)
+    closed = np.array([0, 2, 10, 18, 36, 54, 86, 118])
     period = np.searchsorted(closed, number)
     before = closed[np.maximum(period - 1, 0)]
     filled = (number - before) / np.maximum(closed[period] - before, 1)
@@ -70,7 +71,8 @@ def describe_atoms(columns: Columns, cutoff: float, channels: np.ndarray) -> np.
         channels: as ``element_channels`` returns, [119, C].
     """
     gather, directions, lengths = _gather_neighbors(columns, cutoff, channels)
-    nodes, count = len(columns.numbers), channels.shape[1]
+    nodes = len(columns.numbers)
+    count = channels.shape[1]
     parts = [(gather @ _radial_functions(lengths, cutoff, SHELLS)).reshape(nodes, -1)]
     radial = _radial_functions(lengths, cutoff, ANGULAR_SHELLS)[:, :, None]
     first, second = np.triu_indices(count)

@@ -422,7 +422,8 @@ def _find_candidates(
             if good[row]:
                 if deviation is not None:
                     deviations[DEVIATION] = float(deviation[row])
-                graph, trust = copy_graph(columns, row, names[row]), prediction.trust[row]
+                graph = copy_graph(columns, row, names[row])
+                trust = prediction.trust[row]
                 yield PoolCandidate(names[row], float(scores[row]), graph, deviations, trust)
 
 

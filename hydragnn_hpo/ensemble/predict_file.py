@@ -197,7 +197,9 @@ class PredictPipeline:
 
     def predict(self, chunk: ChunkId) -> PartHeader:
         """Predict a chunk and write its part, empty if the source ends before the chunk."""
-        rows, outcome, last = list[PredictedRows](), PredictOutcome(), False
+        rows = list[PredictedRows]()
+        outcome = PredictOutcome()
+        last = False
         with Prefetcher(lambda batch: batch, self.reader.batches(chunk), BATCHES_AHEAD) as batches:
             for batch, last in batches:  # noqa: B007
                 outcome.add_batch(batch)
@@ -262,7 +264,9 @@ def predict_chunks(
     done: dict[ChunkId, bool] = {}  # whether the chunk is the last of its source
     wait = POLL_SECONDS
     while True:
-        before_round, busy, given_up = len(done), False, list[ChunkId]()
+        before_round = len(done)
+        busy = False
+        given_up = list[ChunkId]()
         for chunk in _unfinished_chunks(pipeline, done):
             before = pipeline.header(chunk)
             header = before or _predict_claimed(pipeline, claims, chunk)

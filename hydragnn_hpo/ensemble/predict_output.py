@@ -366,7 +366,8 @@ class PartFolder:
         self.refuse_second_writer()
         with storage(self.launch):
             self.launch.mkdir(mode=0o700, exist_ok=True)
-        lease, reason = ControllerLease(self.launch), FAILED
+        lease = ControllerLease(self.launch)
+        reason = FAILED
         try:
             yield lease
             reason = FINISHED
@@ -459,7 +460,8 @@ class PartFolder:
             header, body = None, b""
         if header is None or zlib.crc32(body) != header.crc32:
             raise DataError(f"{path}: is damaged; remove it and repeat the command.")
-        share, first = {}, 0
+        share = {}
+        first = 0
         for name, size in header.sections.items():
             share[name] = body[first : first + size]
             first += size

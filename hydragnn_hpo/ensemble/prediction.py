@@ -238,7 +238,8 @@ class Prediction:
     def __getitem__(self, key: int | str) -> StructurePrediction | HeadPrediction:
         if isinstance(key, str):
             return self.heads[_known_head(key, self.heads)]
-        row, of = range(len(self))[key], self._structures()
+        row = range(len(self))[key]
+        of = self._structures()
         atoms = slice(int(of.node_offset[row]), int(of.node_offset[row + 1]))
         places = {"graph": slice(row, row + 1), "node": atoms}
         rows = {name: places[head.level] for name, head in of.heads.items()}
@@ -265,7 +266,8 @@ class Prediction:
         """
         if table not in TABLES:
             raise ConfigError(unknown("table", table, TABLES))
-        of, level = self._structures(), TABLES[table]
+        of = self._structures()
+        level = TABLES[table]
         columns: dict[str, Sequence[str] | Sequence[int] | np.ndarray] = {"structure": [*of.names]}
         if level == "node":
             counts = np.diff(of.node_offset)
@@ -287,7 +289,8 @@ class Prediction:
     def _table_of(self, name: str, head: PredictedHead) -> tuple[list[str], np.ndarray]:
         """Return the titles of a head's columns, and their values, [R, columns]."""
         values = self.heads[name]
-        levels, trials = sorted({90, *values.bounds}), sorted(values.members)
+        levels = sorted({90, *values.bounds})
+        trials = sorted(values.members)
         return head_titles(name, head, levels, trials), values.columns(levels, trials)
 
     def _structures(self) -> PredictedStructures:
@@ -340,6 +343,7 @@ def _describe_head(name: str, head: HeadPrediction, unit: str) -> str:
     if np.isnan(head.mean).all():
         return f"{name} missing"
     if head.mean.shape == (1, 1):
-        mean, std = float(head.mean[0, 0]), float(head.std[0, 0])
+        mean = float(head.mean[0, 0])
+        std = float(head.std[0, 0])
         return f"{name} {mean:.5g} +- {std:.2g}{shown}"
     return f"{name} {head.mean.shape[0]} x {head.mean.shape[1]}{shown}"

@@ -205,7 +205,8 @@ def _quality(
         The mean absolute error, and the mean width of the 90 % interval, in the head's unit; for a
         class the log-loss in nats, and the mean number of classes in the 90 % set.
     """
-    head, moments = data.heads[name], data.moments(name, weights, entry.bounds)
+    head = data.heads[name]
+    moments = data.moments(name, weights, entry.bounds)
     fit = entry.calibration
     if fit.temperature is not None:
         probability = calibrate_probabilities(moments.mean[head.mask], fit)

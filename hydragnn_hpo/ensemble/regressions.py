@@ -130,13 +130,18 @@ def _fit(
     best = np.zeros((width, 1) if turns else (width + 1, train.values.shape[1]))
     if len(train.values) < 2:
         return best
-    smallest, chosen, worse = np.inf, PENALTIES[-1], 0
+    smallest = np.inf
+    chosen = PENALTIES[-1]
+    worse = 0
     for penalty, weights in solve(train, PENALTIES[::-1]):
         if not len(val.values):
             return weights
         error, worse = score(val, weights), worse + 1
         if error < smallest:
-            best, smallest, chosen, worse = weights, error, penalty, 0
+            best = weights
+            smallest = error
+            chosen = penalty
+            worse = 0
         if worse >= patience:
             break
     if refit:
@@ -157,8 +162,10 @@ def _solve_ridge(
     Yields:
         Each penalty, and the weights as ``apply_weights`` takes them.
     """
-    features, values = rows.features, rows.values - rows.start
-    turns, width = features.ndim == 3, features.shape[-1]
+    features = rows.features
+    values = rows.values - rows.start
+    turns = features.ndim == 3
+    width = features.shape[-1]
     if turns:
         features, values = features.reshape(-1, width), values.reshape(-1, 1)
     free = constant and not turns
@@ -190,7 +197,8 @@ def _solve_softmax(rows: Rows, penalties: Sequence[float]) -> Iterator[tuple[flo
     Yields:
         Each penalty, and the weights with a constant last, [D + 1, T].
     """
-    mean, shape = rows.features.mean(axis=0), (rows.features.shape[1] + 1, rows.values.shape[1])
+    mean = rows.features.mean(axis=0)
+    shape = (rows.features.shape[1] + 1, rows.values.shape[1])
     centred = np.concatenate([rows.features - mean, np.ones((len(rows.features), 1))], axis=1)
     gram = centred.T @ centred
     scale = max(float(np.trace(gram[:-1, :-1])) / max(shape[0] - 1, 1), 1e-30)
@@ -222,7 +230,8 @@ def _minimize_log_loss(
         loss = 0.5 * float((damping @ np.square(tried)).sum()) - float((rows.values * logs).sum())
         return loss, solve_triangular(factor, slope, lower=True).ravel()
 
-    start, options = (factor.T @ weights).ravel(), {"maxiter": _STEPS, "ftol": _CHANGE}
+    start = (factor.T @ weights).ravel()
+    options = {"maxiter": _STEPS, "ftol": _CHANGE}
     fit = minimize(cost, start, method="L-BFGS-B", jac=True, options=options)
     solved: np.ndarray = solve_triangular(factor, fit.x.reshape(weights.shape), lower=True, trans=1)
     return solved

@@ -597,7 +597,8 @@ class PredictWorker:
         Returns:
             The requests; None at the end means that the thread must end after them.
         """
-        batch, size = [self._waiting.get()], 0
+        batch = [self._waiting.get()]
+        size = 0
         while batch[-1] is not None and size + len(batch[-1].body) < self.limits.body_bytes:
             size += len(batch[-1].body)
             try:
@@ -653,7 +654,8 @@ class PredictWorker:
             _log(error)
             request.fail(RequestRejected(400, "the body cannot be read."))
             return []
-        request.body, request.remaining = b"", len(graphs)
+        request.body = b""
+        request.remaining = len(graphs)
         return graphs
 
     def _to_graph(self, atoms: Atoms, number: int) -> Graph | DataError:

@@ -68,7 +68,8 @@ class SimplerModels(NamedTuple):
 
 def fit_simpler_models(context: BuildContext) -> SimplerModels:
     """Fit the predictions that an ensemble is compared with, on the training split."""
-    train, val = context.rows_of("train"), context.rows_of("val")
+    train = context.rows_of("train")
+    val = context.rows_of("val")
     return _fit_models(context, context.targets, train=train, val=val)
 
 
@@ -193,7 +194,8 @@ class JoinedModels:
         Returns:
             Weights by head, [M + K].
         """
-        count, longer = len(self.members), {}
+        count = len(self.members)
+        longer = {}
         for name, shares in weights.items():
             share = self.weights.get(name, 0.0) if joined else 0.0
             own = np.full(count, share / max(count, 1))
@@ -217,7 +219,8 @@ def join_local_models(
         choice: the selected members and their weights.
         simpler: the fit on the training split, which joins where there are no folds.
     """
-    config, first = context.campaign.ensemble, _make_first(context, simpler)
+    config = context.campaign.ensemble
+    first = _make_first(context, simpler)
     if config.local_descriptors == "never" or choice.kept != "greedy" or first is None:
         return JoinedModels()
     members: tuple[LocalMember, ...] = (first,)
@@ -246,7 +249,8 @@ def _make_first(context: BuildContext, simpler: SimplerModels) -> LocalMember | 
     Returns:
         None where there is no such head, or where the data has too many atoms.
     """
-    atoms, local = int(context.graphs.num_nodes().sum()), simpler.local
+    atoms = int(context.graphs.num_nodes().sum())
+    local = simpler.local
     if local is None:
         return None
     names = [name for name in local.heads if can_join(context.targets[name])]
@@ -308,7 +312,8 @@ def _judge_heads(
         members: a regression for each fold, or for the first folds, whose rows alone count.
     """
     seen = {split: _predict_learned(context, members, split) for split in context.judged}
-    judged, rounds = {}, context.campaign.ensemble.rounds
+    judged = {}
+    rounds = context.campaign.ensemble.rounds
     for name, head in make_scored_heads(context, context.judged).items():
         if name in members[0].starts:
             masks = [context.truth(name, split)[1] for split in context.judged]

@@ -67,7 +67,9 @@ class FunctionalModel(nn.Module):
     def forward(self, tensors: Tensors) -> Tensors:
         """Return every head, [R, w], and the variances that heads predict, [R, 1], by name."""
         sender, receiver = tensors["ends"]
-        shift, order, half = tensors["shift"], tensors["order"].view(-1), sender.shape[0]
+        shift = tensors["shift"]
+        order = tensors["order"].view(-1)
+        half = sender.shape[0]
         batch = Batch(
             numbers=tensors["numbers"],
             positions=tensors["positions"],
@@ -255,7 +257,8 @@ class StackedEngine:
 
     def _run_stacked(self, group: Sequence[Member], batch: Batch) -> dict[str, Tensors] | None:
         """Run members of one signature in one call; return None if they cannot be stacked."""
-        first, tensors = group[0], to_tensors(batch)
+        first = group[0]
+        tensors = to_tensors(batch)
         if tensors is None:
             return None
         if first.trial not in self._stacks:

@@ -196,7 +196,8 @@ class StructureFiles:
             structure_column: for CSV files, the column with a structure's text or file name.
             stdin_format: format of standard input: ``extxyz``, another suffix, or ASE's name.
         """
-        self._column, self._format = structure_column, stdin_format.removeprefix(".")
+        self._column = structure_column
+        self._format = stdin_format.removeprefix(".")
         self._open: _OpenFile | None = None
         self._numbers: dict[Path, tuple[Selection, range] | None] = {}
         """Structures that ``FILE@INDEX`` selects, by path; None for a whole file."""
@@ -264,7 +265,8 @@ class StructureFiles:
 
     def _selected(self, path: Path) -> tuple[Selection, range] | None:
         if path not in self._numbers:
-            selection, chosen = find_selection(path), None
+            selection = find_selection(path)
+            chosen = None
             if selection is not None:
                 chosen = selection, selection.resolve(partial(self._length, selection))
             self._numbers[path] = chosen
@@ -324,7 +326,8 @@ class StructureFiles:
         except DataError:  # the reader says it in the place of the structure
             return None
         assert selected is not None, "asked for FILE@INDEX only"
-        numbers, total = selected[1], self.count(selected[0].file)
+        numbers = selected[1]
+        total = self.count(selected[0].file)
         if total is None or numbers.step < 0:  # a range that goes down begins within the file
             return total and len(numbers)
         return len(range(numbers.start, min(numbers.stop, total), numbers.step))
@@ -486,7 +489,9 @@ class ChunkReader:
             files: reader of the files; closed at the end of the ``with``.
             keep: keys of ``atoms.info`` to copy into the output.
         """
-        self.sources, self.rules, self.keep = sources, rules, tuple(keep)
+        self.sources = sources
+        self.rules = rules
+        self.keep = tuple(keep)
         self._files = files
         self._stores: dict[int, _StoreReader] = {}
         """Reader of each store, by source."""
@@ -513,7 +518,9 @@ class ChunkReader:
         if is_store(source.paths[0]):
             yield from self._store(chunk.source).batches(chunk.number)
             return
-        batch, count, ended = _Batch(), 0, source.whole
+        batch = _Batch()
+        count = 0
+        ended = source.whole
         for raw in self._read_all(source) if source.whole else self._read_run(source, chunk):
             count += 1
             ended = ended or raw.ends
@@ -580,7 +587,8 @@ class ChunkReader:
             number: number of structures that were read.
             error: why no more are read.
         """
-        place, missing = shown_path(path), None
+        place = shown_path(path)
+        missing = None
         if number or not self._files.holds_one(path):
             more = self._files.estimate_unread(path, number)
             rest = "how many are missing is not known"
@@ -655,12 +663,14 @@ class _Batch:
             rules: rules by which structures become graphs.
             keep: keys of ``atoms.info`` to copy.
         """
-        content, name = raw.content, _one_line(raw.name)
+        content = raw.content
+        name = _one_line(raw.name)
         if raw.missing is not None:
             self.incomplete.append(_one_line(raw.missing, most=_REASON_LENGTH))
         kept: KeptValues = {}
         if isinstance(content, Atoms):
-            name, kept = _structure_name(content, raw.name), _select_info(content, keep)
+            name = _structure_name(content, raw.name)
+            kept = _select_info(content, keep)
             try:
                 graph = graph_of(content, Place(raw.place, raw.number, name), rules)
                 self.graphs.append(graph)

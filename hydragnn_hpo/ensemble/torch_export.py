@@ -251,12 +251,14 @@ class EnsembleProgram(nn.Module):
             mean: predictions, [R, w].
             given: the inputs.
         """
-        of_elements, at_values = mean.new_tensor(factors.logs), np.log(factors.at_values).tolist()
+        of_elements = mean.new_tensor(factors.logs)
+        at_values = np.log(factors.at_values).tolist()
         if self.head.level == "node":
             logs = of_elements[given.numbers]
         else:
             marked = mean.new_zeros(given.num_graphs, len(factors.logs))
-            place, one = (given.graph_of_node, given.numbers), mean.new_ones(())
+            place = (given.graph_of_node, given.numbers)
+            one = mean.new_ones(())
             logs = torch.index_put(marked, place, one) @ of_elements
         size = mean[:, 0] if mean.shape[1] == 1 else mean.square().sum(dim=1).sqrt()
         logs = logs + at_values[0]
@@ -277,7 +279,8 @@ class EnsembleProgram(nn.Module):
             ``value``, and ``noise``, ``forces`` and ``stress`` if the head has them; in fp64.
         """
         batch = add_ghost_atom(given, member.cutoff, member.dtype)
-        graphs, nodes = given.num_graphs, given.numbers.shape[0]
+        graphs = given.num_graphs
+        nodes = given.numbers.shape[0]
         rows = graphs if self.head.level == "graph" else nodes
         if self.head.energy is None:
             heads = member.model(batch, only=(self.target,))
@@ -311,7 +314,8 @@ def add_ghost_atom(given: Batch, cutoff: float, dtype: torch.dtype) -> Batch:
         given.positions.index_select(0, receiver) - given.positions.index_select(0, sender) + shift
     )
     far = vectors.detach().square().sum(dim=1) > cutoff * cutoff
-    nodes, graphs = given.numbers.shape[0], given.num_graphs
+    nodes = given.numbers.shape[0]
+    graphs = given.num_graphs
     away = torch.tensor([GHOST_SHIFT * cutoff, 0.0, 0.0], dtype=shift.dtype, device=shift.device)
     ghosts = given.edge_index.new_full((2,), nodes)
     ends = [torch.cat((torch.where(far, nodes, end), ghosts)) for end in (sender, receiver)]
@@ -354,7 +358,8 @@ def describe_program(
         program: the program before tracing.
         compiled: True for machine code, False for a traced program.
     """
-    head, kind = program.head, "compiled" if compiled else "exported"
+    head = program.head
+    kind = "compiled" if compiled else "exported"
     return {
         "format": 1,
         "kind": kind,
@@ -400,7 +405,9 @@ def describe_inputs(manifest: Manifest, names: tuple[str, ...]) -> list[TensorDe
 
 def describe_outputs(head: HeadEntry) -> list[TensorDescription]:
     """Describe the entries of the dictionary that a program returns; all are fp64."""
-    rows, width, unit = "G" if head.level == "graph" else "N", head.width, head.shown_unit
+    rows = "G" if head.level == "graph" else "N"
+    width = head.width
+    unit = head.shown_unit
     interval = "calibrated standard deviation; mean -+ intervals['0.9'] * std covers 90 %"
     entries: list[tuple[str, Shape, str, str]] = [
         ("mean", [rows, width], unit, "mean of the members"),

@@ -172,7 +172,9 @@ def line_area(levels: np.ndarray, covered: np.ndarray) -> float:
         covered: share of values inside the interval of each level, [L].
     """
     levels, gaps = np.r_[0.0, levels, 1.0], np.r_[0.0, covered - levels, 0.0]
-    left, right, width = gaps[:-1], gaps[1:], np.diff(levels)
+    left = gaps[:-1]
+    right = gaps[1:]
+    width = np.diff(levels)
     total = np.abs(left) + np.abs(right)
     crossing = left * right < 0
     squares = (np.square(left) + np.square(right)) / np.where(total > 0, total, 1.0)
@@ -339,7 +341,9 @@ def compute_figures(
     """
     if calibration.temperature is not None:
         return _class_figures(predicted, calibration, baseline)
-    error, sigma, raw = predicted.residual, predicted.sigma(calibration), predicted.raw
+    error = predicted.residual
+    sigma = predicted.sigma(calibration)
+    raw = predicted.raw
     half = {q: calibration.half_width(sigma, q, predicted.stratum) for q in LEVELS}
     wide = {q: float(ndtri(0.5 + q / 2)) * raw for q in LEVELS}
     calibrated = gaussian_scores(error, sigma)
@@ -434,7 +438,8 @@ def conformal_area(predicted: HeadOnLabels, calibration: Calibration) -> float:
 
 def conformal_coverage(predicted: HeadOnLabels, calibration: Calibration) -> np.ndarray:
     """Return the share of values inside the conformal interval of each level, rising, [L]."""
-    error, sigma = np.abs(predicted.residual), predicted.sigma(calibration)
+    error = np.abs(predicted.residual)
+    sigma = predicted.sigma(calibration)
     shares = [
         float((error <= calibration.half_width(sigma, level, predicted.stratum)).mean())
         for level in calibration.levels
@@ -460,7 +465,8 @@ def compute_curves(
         return _class_curves(predicted, calibration)
     residual = predicted.residual
     error, sigma = flatten_values(residual, predicted.sigma(calibration))
-    raw, grid = flatten_values(residual, predicted.raw)[1], np.array(GRID)
+    raw = flatten_values(residual, predicted.raw)[1]
+    grid = np.array(GRID)
     with np.errstate(divide="ignore"):
         before = gaussian_coverage(error, raw, grid)
     expected, rms = bin_by_sigma(error, sigma)

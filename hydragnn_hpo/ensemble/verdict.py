@@ -334,7 +334,8 @@ def collect_evidence(
     """
     if calibration.temperature is not None:
         return _collect_class_evidence(head, predicted, calibration, rows)
-    residual, sigma = predicted.residual, predicted.sigma(calibration)
+    residual = predicted.residual
+    sigma = predicted.sigma(calibration)
     error, of_value = flatten_values(residual, sigma)
     half = calibration.half_width(sigma, 0.9, predicted.stratum)
     inside = (np.abs(residual) <= half).mean(axis=1)
@@ -791,7 +792,9 @@ def judge_data(head: HeadEvidence) -> VerdictSentence | None:
     if head.data is None or not all(head.data.maes):
         return None
     curve, (first, before, last) = head.data, head.data.maes
-    gain, earlier, both = 1 - last / before, 1 - before / first, 1 - math.sqrt(last / first)
+    gain = 1 - last / before
+    earlier = 1 - before / first
+    both = 1 - math.sqrt(last / first)
     margin = CLEAR * abs(gain / curve.z) if curve.z else math.inf
     few, many = curve.structures[-2:]
     if many < 1.5 * few:

@@ -166,7 +166,9 @@ class Session:
             keys = read_keys(self._run_dir)
         except StorageError:  # the file server does not respond: try again later
             return
-        self._address, self._greeted, self.joined = address, now, False
+        self._address = address
+        self._greeted = now
+        self.joined = False
         self._link = AgentLink(address, keys)
         self._link.send(
             Hello(
@@ -233,7 +235,8 @@ class Session:
 
     def join(self, terms: Welcome) -> None:
         """Accept the terms of a controller, which was alive after ``Hello`` was sent to it."""
-        self.terms, self.joined = terms, True
+        self.terms = terms
+        self.joined = True
         self._extend(self._greeted)
 
     def on_lease(self, lease: Lease) -> None:
@@ -335,7 +338,8 @@ class Agent:
 
     def end_soon(self, *_: object) -> None:
         """Handle SIGTERM, which Slurm also sends to the ranks: report that this host leaves now."""
-        self._session.ends_at, self._owes_slots = time.time(), self._session.joined
+        self._session.ends_at = time.time()
+        self._owes_slots = self._session.joined
 
     def _describe(self) -> tuple[KnownJob, ...]:
         return tuple(job.describe() for job in self._jobs.values() if not job.dropped)
@@ -558,7 +562,8 @@ class Agent:
     def _on_fork_news(self, server: ForkServerProcess, news: ForkNews) -> None:
         match news:
             case ForkServerReady():
-                server.ready, self._failed_starts = news, 0
+                server.ready = news
+                self._failed_starts = 0
                 self._session.send(news)
                 self._fork_waiting()
             case ImportFailed(error):

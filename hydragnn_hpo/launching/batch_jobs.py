@@ -184,7 +184,8 @@ def find_own_job(environment: Mapping[str, str]) -> OwnJob:
     Raises:
         ConfigError: it runs in no batch job.
     """
-    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    array = environment.get("SLURM_ARRAY_JOB_ID")
+    task = environment.get("SLURM_ARRAY_TASK_ID")
     if array and task:
         return OwnJob("slurm", f"{array}_{task}", int(task))
     for name, scheduler in SCHEDULERS.items():
@@ -561,7 +562,8 @@ def _queue(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]:
             raise
         raise _uncertain(records, job, str(error).partition(":")[0]) from error
     # A number in a greeting is that of no job, or of another one.
-    entries, marks = query_jobs(job.scheduler, ids), ("", *records.identify(job)[1])
+    entries = query_jobs(job.scheduler, ids)
+    marks = ("", *records.identify(job)[1])
     if entries and all(entry.mark in marks for entry in entries.values()):
         return ids
     return find_unrecorded(records, parts) or ids
@@ -594,7 +596,8 @@ def find_unrecorded(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]
     Returns:
         Nothing if there is no such job; None if the scheduler does not answer.
     """
-    scheduler, recorded = SCHEDULERS[parts[0].scheduler], {job.id for job in records.jobs()}
+    scheduler = SCHEDULERS[parts[0].scheduler]
+    recorded = {job.id for job in records.jobs()}
     name, marks = records.identify(parts[0])
     try:
         listed = scheduler.find(name, marks, partial(run_scheduler, seconds=QUERY_SECONDS))
@@ -651,7 +654,8 @@ def _agree(option: str, requested: str, granted: str) -> bool:
     if not granted:
         return True
     if "time" in option:
-        seconds, more = parse_time(requested), parse_time(granted)
+        seconds = parse_time(requested)
+        more = parse_time(granted)
         return seconds is None or (more is not None and 0 <= more - seconds < 60)
     if option == "--mem":
         return _parse_megabytes(requested) in (None, _parse_megabytes(granted))
@@ -676,7 +680,8 @@ def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[st
     cancelled = []
     waiting = [job for job in jobs if job.began is None and job.ended is None]
     for name in sorted({job.scheduler for job in waiting}):
-        scheduler, ids = SCHEDULERS[name], [job.id for job in waiting if job.scheduler == name]
+        scheduler = SCHEDULERS[name]
+        ids = [job.id for job in waiting if job.scheduler == name]
         if (entries := query_jobs(name, ids)) is None:
             program = "squeue" if name == "slurm" else "qstat"
             raise JobError(

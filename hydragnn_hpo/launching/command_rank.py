@@ -350,8 +350,10 @@ def _keep(
         The exit code of the rank that failed first, or of the launcher.
     """
     deadline = time.monotonic() + (program.timeout or float("inf"))
-    failed, peers_end = None, math.inf
-    requests, passed_on = RequestReader(), None
+    failed = None
+    peers_end = math.inf
+    requests = RequestReader()
+    passed_on = None
     while (now := time.monotonic()) < deadline:
         if failed is None and not program.signals:  # a requested end takes its time
             failed = _read_failure(lease.with_name(FAILED))

@@ -102,10 +102,12 @@ def cray(root: Path) -> Source:
     }
 
     def read() -> Reading:
-        life, reading = read_word(folder / "startup"), Reading()
+        life = read_word(folder / "startup")
+        reading = Reading()
         for name in (*_CRAY_PARTS, *cards):
             if match := re.match(r"(\d+) J\b", read_word(folder / name)):
-                part, devices = _CRAY_PARTS.get(name, "card"), cards.get(name, ())
+                part = _CRAY_PARTS.get(name, "card")
+                devices = cards.get(name, ())
                 reading.counts[f"cray/{name}"] = Count(float(match[1]), part, devices, life=life)
         return reading
 
@@ -421,7 +423,8 @@ class CounterSampler:
     def __init__(self, read: Callable[[], Reading], clock: Callable[[], float]) -> None:
         """Take the first reading; ``clock`` returns seconds."""
         self._read, self._clock = read, clock
-        self._at, self._last = clock(), read()
+        self._at = clock()
+        self._last = read()
         self._known = dict(self._last.counts)
         self._noted: set[str] = set()
 
@@ -432,7 +435,8 @@ class CounterSampler:
 
     def sample(self) -> CounterSample:
         """Return the sample since the last reading, with notes that are new."""
-        now, reading = self._clock(), self._read()
+        now = self._clock()
+        reading = self._read()
         self._known |= reading.counts
         sample = sample_between(self._last, reading, now - self._at, known=self._known)
         notes = tuple(note for note in reading.notes if note not in self._noted)
@@ -470,7 +474,9 @@ class CounterProcess:
         if seconds == self._seconds:
             return
         self.end()
-        self._seconds, self._starts, self._pending = seconds, 0, None
+        self._seconds = seconds
+        self._starts = 0
+        self._pending = None
         if seconds > 0.0:
             self._start(now)
 
@@ -538,7 +544,9 @@ _LEAST_SECONDS = 1.0
 
 def main() -> None:
     """Send samples until the agent is gone."""
-    descriptor, parent, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    descriptor = int(sys.argv[1])
+    parent = int(sys.argv[2])
+    seconds = float(sys.argv[3])
     process_control.die_with_parent(parent)
     process_control.name_process("hpo-counters")
     agent = FramedSocket[None].of_descriptor(descriptor, None)

@@ -95,7 +95,8 @@ def _bus_of(values: Mapping[str, str]) -> str:
     if "location_id" not in values:
         return ""
     place = int(values["location_id"])
-    domain, bus = int(values.get("domain", "0")), place >> 8 & 0xFF
+    domain = int(values.get("domain", "0"))
+    bus = place >> 8 & 0xFF
     return f"{domain:04x}:{bus:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
 
 

@@ -309,7 +309,8 @@ def check_devices(answers: FactsByHost, expected: Expected) -> list[Finding]:
     elif expected.devices:
         return DEVICES(answers, expected)
     elif expected.given:
-        state, shown = "unknown", f"none, though Slurm gave us {max(expected.given.values())}"
+        state = "unknown"
+        shown = f"none, though Slurm gave us {max(expected.given.values())}"
         cure = "See that nvidia-smi is on PATH, or that /sys/class/kfd is there."
     return [Finding(DEVICES.check, state, shown, "", cure, (host,)) for host in counts]
 
@@ -460,7 +461,8 @@ its last checkpoint at least 30 before the allocation ends, by its own."""
 
 def check_clock(facts: HostFacts, expected: Expected) -> Finding:
     """Compare a host's clock with the file server's where known, else with ours."""
-    ahead, against = facts.shared.ahead_seconds if facts.shared else None, "file server"
+    ahead = facts.shared.ahead_seconds if facts.shared else None
+    against = "file server"
     if ahead is None:
         ahead = max(0.0, facts.clock - expected.answered_at)
         ahead += min(0.0, facts.clock - expected.asked_at)
@@ -486,7 +488,8 @@ def check_versions(answers: FactsByHost, expected: Expected) -> list[Finding]:
         if (its := facts.software)
     }
     usual = max(versions.values(), key=[*versions.values()].count, default="")
-    wanted, cure = f"{usual} as on most hosts", "Another environment: see PATH and modules there."
+    wanted = f"{usual} as on most hosts"
+    cure = "Another environment: see PATH and modules there."
     return [
         Finding("versions", "ok", version, hosts=(host,))
         if version == usual
@@ -527,7 +530,8 @@ def check_limits(system: SystemFacts, expected: Expected) -> Finding:
     if 0 <= files < _LEAST_FILES:
         bad[f"{files} open files"] = "Raise ulimit -n (hard)."
     if expected.in_job and system.memory_mb < _LEAST_MEMORY * system.installed_mb:
-        given, installed = _gigabytes(system.memory_mb), _gigabytes(system.installed_mb)
+        given = _gigabytes(system.memory_mb)
+        installed = _gigabytes(system.installed_mb)
         cure = "Ask for all memory of the hosts (batch.memory of the profile, salloc --mem=0)."
         bad[f"{given} of {installed} memory for the job"] = cure
     if shm_mb < _LEAST_SHM_MB:

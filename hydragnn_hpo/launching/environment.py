@@ -127,7 +127,8 @@ def software_here(
 
     if machine.container is None:
         return OWN
-    image, container = Path(machine.container), site.container
+    image = Path(machine.container)
+    container = site.container
     if not image.exists():
         raise ConfigError(f"{image}: no such container image; see launch/container for one.")
     if shutil.which(container.command[0]) is None:
@@ -368,7 +369,8 @@ def _list_base(base: Path, python: str, *, site_packages: bool) -> Iterator[Arch
     content = program.read_bytes()
     # A run path is a zero-terminated string. A shorter one replaces it, so that the program
     # finds its library in the archive and not where it was linked.
-    old, new = f"{base}/lib".encode(), b"$ORIGIN/../lib"
+    old = f"{base}/lib".encode()
+    new = b"$ORIGIN/../lib"
     if len(new) <= len(old):
         content = content.replace(b"\0%b\0" % old, b"\0%b\0" % new.ljust(len(old), b"\0"))
     yield _file(f"{BASE}/bin/python", content, 0o755)
@@ -424,7 +426,8 @@ def _file(name: str, source: Path | bytes, mode: int = 0o644) -> ArchiveMember:
 
 def _link(name: str, leads: str) -> ArchiveMember:
     info = tarfile.TarInfo(name)
-    info.type, info.linkname = tarfile.SYMTYPE, leads
+    info.type = tarfile.SYMTYPE
+    info.linkname = leads
     return ArchiveMember(info)
 
 
@@ -832,7 +835,8 @@ def equip(
     """
     if machine.pack is None:
         return software_here(machine, site, run_dir), allocation
-    pack, place = Pack.read(Path(machine.pack)), site.scratch or PLACE
+    pack = Pack.read(Path(machine.pack))
+    place = site.scratch or PLACE
     log = run_dir / "agents" / "software.log"
     with storage(log):
         log.parent.mkdir(mode=0o700, exist_ok=True)

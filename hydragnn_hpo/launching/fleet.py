@@ -87,7 +87,10 @@ class Fleet:
         Raises:
             JobError: no port can be opened on the transport's address.
         """
-        self._transport, self._kinds, self._table, self._site = transport, jobs, JobTable(), site
+        self._transport = transport
+        self._kinds = jobs
+        self._table = JobTable()
+        self._site = site
         terms = Welcome(
             lease_seconds=lease_seconds,
             preload=tuple(preload),
@@ -242,7 +245,8 @@ class Fleet:
         host = self._registry.hosts[name]
         meeting = self._table.choose_meeting(tracker, host.address)
         meet = Rendezvous(meeting.address, meeting.port, host.interface)
-        part, run = tracker.parts[name], self._registry.address.run
+        part = tracker.parts[name]
+        run = self._registry.address.run
         part.state = "sent"
         watch = str(job.watch.absolute()) if job.watch and 0 in part.ranks else None
         start = StartJob(

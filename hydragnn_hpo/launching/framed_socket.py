@@ -85,7 +85,8 @@ class FramedSocket(Generic[T]):
         return self._decode()
 
     def _decode(self) -> list[T]:
-        messages, start = [], 0
+        messages = []
+        start = 0
         while len(self._incoming) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._incoming, start)
             end = start + _LENGTH.size + length

@@ -212,7 +212,9 @@ def join_answers(lines: Iterable[str]) -> Iterator[str]:
     """Yield each text of ``split_answer`` when its lines are complete; ignore other lines."""
     answers: dict[str, dict[int, str]] = {}
     for match in filter(None, map(_PIECE.search, lines)):
-        name, place, count = match[1], int(match[2]), int(match[3])
+        name = match[1]
+        place = int(match[2])
+        count = int(match[3])
         pieces = answers.setdefault(name, {})
         pieces[place] = match[4]
         if len(pieces) >= count:
@@ -328,7 +330,8 @@ def probe_scratch(request: ProbeRequest) -> ScratchFacts:
     path = Template(request.scratch).safe_substitute(os.environ) or tempfile.gettempdir()
     if problem := _problem(path):
         return ScratchFacts(path, problem)
-    kind, free_mb = filesystem_of(Path(path)), shutil.disk_usage(path).free // _MEBI
+    kind = filesystem_of(Path(path))
+    free_mb = shutil.disk_usage(path).free // _MEBI
     write = read = None
     alone = request.samples(host_id()) or not is_shared(kind)
     if alone and free_mb > 2 * SIZE // _MEBI:
@@ -384,7 +387,8 @@ def probe_shared_folder(request: ProbeRequest) -> SharedFacts:
     path = request.folder
     if problem := _problem(path):
         return SharedFacts(path, problem)
-    kind, free_mb = filesystem_of(Path(path)), shutil.disk_usage(path).free // _MEBI
+    kind = filesystem_of(Path(path))
+    free_mb = shutil.disk_usage(path).free // _MEBI
     if not request.samples(host_id()):
         return SharedFacts(path, "", kind, free_mb)
     won = tuple(number for number in range(RACES) if _create(Path(path, f"race-{number}")))
@@ -441,7 +445,8 @@ REPORTED = (
 
 def _digest_package() -> str:
     """Return a checksum of this package's modules, which must be equal on all hosts."""
-    top, checksum = Path(hydragnn_hpo.__file__).parent, hashlib.sha256()
+    top = Path(hydragnn_hpo.__file__).parent
+    checksum = hashlib.sha256()
     for path in sorted(top.rglob("*.py")):
         checksum.update(f"{path.relative_to(top)}\0{path.stat().st_size}\0".encode())
         checksum.update(path.read_bytes())

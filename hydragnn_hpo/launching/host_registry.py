@@ -193,7 +193,8 @@ class HostRegistry:
         """
         self.transport, self.run_dir = transport, run_dir
         self.hosts: dict[str, Host] = {}
-        self._listener, self._lease = listener, terms.lease_seconds
+        self._listener = listener
+        self._lease = terms.lease_seconds
         self._peers: dict[bytes, Host] = {}
         before = read_address(run_dir)
         self._link = ControllerLink(transport.address, find_keys(run_dir))
@@ -210,7 +211,8 @@ class HostRegistry:
         self._own: Sequence[str] = ()
         self._own_names: frozenset[str] = frozenset()
         self._next_checks = now
-        self._any_joined, self._absent_from = False, math.inf
+        self._any_joined = False
+        self._absent_from = math.inf
         self.run_checks(now)
 
     def _publish_address(self, epoch: int) -> ControllerAddress:
@@ -283,7 +285,8 @@ class HostRegistry:
 
     def _find_silent(self, now: float) -> None:
         """Mark silent hosts as suspect, and as lost once their leases have expired."""
-        hosts, timeout = self.hosts.values(), self._lease * (1 if self.transport.outlives else 3)
+        hosts = self.hosts.values()
+        timeout = self._lease * (1 if self.transport.outlives else 3)
         for host in [h for h in hosts if h.peer and now - h.last_message > timeout]:
             self._mark_suspect(host, f"was silent for {now - host.last_message:.0f} s")
         if not self.transport.outlives:
@@ -391,13 +394,16 @@ class HostRegistry:
             raise ProtocolError("sees the run directory under another path")
         if host.starting and message.life == host.ended_life:
             raise ProtocolError("was given up, another agent is on its way")
-        self._any_joined, known = True, message.life == host.life
+        self._any_joined = True
+        known = message.life == host.life
         if host.life and not known:  # a new agent first ends what the old one left
             self._mark_lost(host, f"{host.absence or 'had an agent'}, which was replaced")
         self._disconnect(host)
-        host.life, host.peer = message.life, peer
+        host.life = message.life
+        host.peer = peer
         host.last_message = host.last_lease = time.monotonic()
-        host.starting, host.next_start = False, math.inf
+        host.starting = False
+        host.next_start = math.inf
         self._peers[peer] = host
         if self.is_foreign(host.name) and not self.address.has_foreign_hosts:
             self._note_foreign_hosts()

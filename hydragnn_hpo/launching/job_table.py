@@ -124,7 +124,8 @@ class JobTracker:
         if not same or not sound:
             raise ProtocolError(f"describes job {self.id} otherwise than its other hosts")
         if known.watch is not None:
-            self.watch, self.offset = Path(known.watch), known.first_offset
+            self.watch = Path(known.watch)
+            self.offset = known.first_offset
         self.parts[host].state = "sent"
         if known.forked:
             self.note_started(host, known.pids)

@@ -105,7 +105,8 @@ class LaunchedRank:
         folders: list[Path] = []
         if self._rank.folders:
             own = Path(tempfile.mkdtemp(prefix="hydragnn-hpo-", dir=place))
-            job, host = self._order.job, socket.gethostname()
+            job = self._order.job
+            host = socket.gethostname()
             folders = [*make_rank_folders(job, [self._rank], host=host, scratch=own), own]
         for name in self._rank.without:
             os.environ.pop(name, None)

@@ -178,7 +178,8 @@ def torchrun_environment(environment: Mapping[str, str], *, parent: int) -> dict
 
 
 def _as_torchrun(info: LauncherInfo, environment: Mapping[str, str], parent: int) -> dict[str, str]:
-    local_world, hosts = info.local_world, list[str]()
+    local_world = info.local_world
+    hosts = list[str]()
     if info.launcher == "srun":
         listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
         hosts = expand_hosts(listed)

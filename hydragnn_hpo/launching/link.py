@@ -121,7 +121,8 @@ def _read_door_file(run_dir: Path) -> ControllerAddress | None:
     """Return what a version without CURVE left; its agents must end before jobs start."""
     try:
         content = json.loads((run_dir / FOLDER / "door.json").read_text())
-        epoch, lease_seconds = int(content["epoch"]), float(content["lease_seconds"])
+        epoch = int(content["epoch"])
+        lease_seconds = float(content["lease_seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return ControllerAddress("", 0, epoch, lease_seconds, str(content.get("tag", "")))
@@ -143,7 +144,8 @@ def find_keys(run_dir: Path) -> Keys:
     with storage(path):
         path.parent.mkdir(mode=0o700, exist_ok=True)
         if not path.exists():
-            server, agent = zmq.curve_keypair(), zmq.curve_keypair()
+            server = zmq.curve_keypair()
+            agent = zmq.curve_keypair()
             made = Keys(*(key.decode() for key in (*server, *agent)))
             write_text(path, msgspec.json.encode(made).decode(), private=True)
     return read_keys(run_dir)

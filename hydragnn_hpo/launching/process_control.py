@@ -79,7 +79,8 @@ def end_group() -> None:
 
     Returns after two seconds at the latest: a device or file system may block some of them.
     """
-    own, group = os.getpid(), os.getpgrp()
+    own = os.getpid()
+    group = os.getpgrp()
     for _ in range(200):
         others = [pid for pid in processes_of_group(group) if pid != own]
         if not others:

@@ -300,7 +300,8 @@ class Pbs:
         self, values: Mapping[str, str]
     ) -> tuple[Literal["queued", "held", "running", "suspended", "ended"], str]:
         """Return the state of a job and the reason for it, as phrases."""
-        letter, comment = values.get("job_state", "F"), values.get("comment", "")
+        letter = values.get("job_state", "F")
+        comment = values.get("comment", "")
         if letter == "H" and values.get("Hold_Types", "n") != "n" and "depend" not in values:
             return "held", f"it is held: qrls releases it ({values['Hold_Types']})"
         if letter in "QHWT":

@@ -206,7 +206,8 @@ def share_seats(seats: Sequence[Seat], wanted: int, lanes: int) -> list[Seat]:
         lanes: slots on each seat if ``wanted`` is 0.
     """
     taken = take(len(seats), wanted, lanes)
-    sharers, seen = Counter(taken), Counter[int]()
+    sharers = Counter(taken)
+    seen = Counter[int]()
     slots = []
     for number, place in enumerate(taken):
         seat, lane = seats[place], seen[place]
@@ -271,11 +272,13 @@ def lay_out(
     memory = {device: _share_of_memory(memory_mb, count) for device, count in crowd.items()}
     slots = []
     for seat in seats:
-        device, share = seat.device, memory[seat.device]
+        device = seat.device
+        share = memory[seat.device]
         if device is None:
             slots.append(Slot(host, seat.index, seat.cores, "cpu", memory_mb=share))
             continue
-        name, variable = f"{accelerator}:0", device.variable
+        name = f"{accelerator}:0"
+        variable = device.variable
         slot = Slot(host, seat.index, seat.cores, name, device.name, share, variable)
         slots.append(slot)
     return tuple(slots)

@@ -165,7 +165,8 @@ def _numbers(content: str, name: str) -> Iterator[str]:
         match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
         if match is None:
             raise _host_list_error(name)
-        first, last = int(match[1]), int(match[2] or match[1])
+        first = int(match[1])
+        last = int(match[2] or match[1])
         if not 0 <= last - first <= _MAX_HOSTS:
             raise _host_list_error(name)
         yield from (str(number).zfill(len(match[1])) for number in range(first, last + 1))

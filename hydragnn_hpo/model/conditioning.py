@@ -162,7 +162,8 @@ class RandomWalkEncoding(nn.Module):
         stay = torch.eye(longest, dtype=weight.dtype, device=weight.device)
         step = adjacency.view(graphs, longest, longest) + stay
         step = step / step.sum(dim=-1, keepdim=True)
-        walk, back = step, []
+        walk = step
+        back = []
         for _ in range(self.size):
             back.append(walk.diagonal(dim1=-2, dim2=-1))
             walk = apply_without_autocast(torch.bmm, walk, step)

@@ -154,7 +154,8 @@ def describe_conv(name: str) -> ConvSpec:
     if not is_user_conv(name):
         return CONV_SPECS[name]
     conv = find_conv(name)
-    vectors, forces = getattr(conv, "vectors", False), getattr(conv, "forces", True)
+    vectors = getattr(conv, "vectors", False)
+    forces = getattr(conv, "forces", True)
     return replace(USER_SPEC, vectors=bool(vectors), forces=bool(forces))
 
 
@@ -225,7 +226,8 @@ class Trunk(nn.Module):
         self.embedding = nn.Embedding(MAX_ELEMENT + 1, features)
         basis = BASES[config.basis] if spec.edge_features else None
         self.basis = basis(config.basis_size, config.cutoff) if basis else None
-        conv, options = find_conv(config.conv), options_of(config)
+        conv = find_conv(config.conv)
+        options = options_of(config)
         self.norms = nn.ModuleList(build_norm(config.norm, features) for _ in range(config.layers))
         self.convs = nn.ModuleList(
             conv(dimensions, options) for dimensions in config.dimensions(state_is_read, degree)
@@ -241,7 +243,8 @@ class Trunk(nn.Module):
 
     def _build_conditioning(self, config: ModelConfig, stats: Mapping[str, AttributeStats]) -> None:
         """Build the layers that condition the rounds on the attributes."""
-        features, count = config.features, len(config.attributes)
+        features = config.features
+        count = len(config.attributes)
         self.known = GraphAttributes(config.attributes, stats) if count else None
         concatenates = count and config.conditioning == "concat"
         self.beside = ConcatConditioning(features, count) if concatenates else None
@@ -258,7 +261,8 @@ class Trunk(nn.Module):
         attributes = None if self.known is None else self.known(batch)
         scalars = self._embed(batch, edges, attributes)
         padding = Padding.of(batch) if len(self.rounds) else None
-        state, context = None, RoundContext(batch, edges, attributes, padding)
+        state = None
+        context = RoundContext(batch, edges, attributes, padding)
         for layer in range(len(self.convs)):
             scalars, state = self.apply_round(self.run_round, layer, scalars, state, context)
         return TrunkFeatures(scalars, self._vectors(scalars, state), state, edges, attributes)
@@ -338,7 +342,8 @@ class TargetBaseline(nn.Module):
     def __init__(self, target: Target, head: HeadConfig) -> None:
         """Store the target's statistics as fp32 buffers; ``elements`` is 0 unless it is fitted."""
         super().__init__()
-        self.level, self.total = target["level"], is_extensive(target)
+        self.level = target["level"]
+        self.total = is_extensive(target)
         self.is_tensor = target["shape"] == "tensor"
         self.charge = target.get("charge") if target.get("origin") == "mass" else None
         fitted = target.get("elements") if head.baseline == "elements" else None
@@ -427,7 +432,8 @@ class SumConstraint(nn.Module):
 
     def forward(self, values: Tensor, batch: Batch) -> Tensor:
         """Return the shifted values in the target's unit, fp64, [N, 1] or [N, 9]."""
-        sums, counts = pool_sum(values, batch), node_counts(values, batch)
+        sums = pool_sum(values, batch)
+        counts = node_counts(values, batch)
         wanted: Tensor | float = 1.0
         if values.shape[1] > 1:
             wanted = torch.eye(3, dtype=values.dtype, device=values.device).reshape(1, 9)
@@ -479,9 +485,11 @@ def _split_output(
         batch: batch of these nodes, whose rows are summed by graph; None to sum nothing.
         power: 1 to divide the sums by the number of nodes, 0 to leave them.
     """
-    mean, variance = numbers, None
+    mean = numbers
+    variance = None
     if numbers.shape[1] > width:
-        mean, variance = numbers[:, :width], F.softplus(numbers[:, width:])
+        mean = numbers[:, :width]
+        variance = F.softplus(numbers[:, width:])
     if batch is not None:
         scale = node_counts(mean, batch) ** power
         mean = pool_sum(mean, batch) / scale
@@ -499,8 +507,10 @@ class GraphHead(nn.Module):
         first, *rest = mlp_widths(model.features, head, plan.target)
         self.width = count_components(plan.target)
         self.fused = len(model.attributes) if model.conditioning == "fuse" else 0
-        pool, is_sum = pool_of(head, plan.target), is_extensive(plan.target)
-        self.contributes, self.power = pool == "contributions", 0 if is_sum else 1
+        pool = pool_of(head, plan.target)
+        is_sum = is_extensive(plan.target)
+        self.contributes = pool == "contributions"
+        self.power = 0 if is_sum else 1
         self.pool = (
             AttentionPool(model.features) if pool == "attention" else POOLS.get(pool, pool_mean)
         )
@@ -606,7 +616,8 @@ class GraphVectorHead(nn.Module):
     def __init__(self, plan: HeadPlan) -> None:
         """Build the mix of channels, and the perceptron for charges and gates."""
         super().__init__()
-        features, vectors = plan.model.features, describe_conv(plan.model.conv).vectors
+        features = plan.model.features
+        vectors = describe_conv(plan.model.conv).vectors
         self.positions = reads_positions(plan.target)
         self.channels = count_channels(plan.target, vectors)
         self.mix = nn.Linear(features, 1, bias=False) if vectors else None
@@ -647,8 +658,10 @@ class TensorHead(nn.Module):
     def __init__(self, plan: HeadPlan) -> None:
         """Build the mix of channels, and the perceptron for the weights of the products."""
         super().__init__()
-        features, vectors = plan.model.features, describe_conv(plan.model.conv).vectors
-        self.per_graph, self.cutoff = plan.target["level"] == "graph", plan.model.cutoff
+        features = plan.model.features
+        vectors = describe_conv(plan.model.conv).vectors
+        self.per_graph = plan.target["level"] == "graph"
+        self.cutoff = plan.model.cutoff
         self.positions = reads_positions(plan.target)
         self.channels = count_channels(plan.target, vectors)
         self.mix = nn.Linear(features, self.channels.mixed, bias=False) if vectors else None
@@ -772,7 +785,8 @@ class MultiHeadGNN(nn.Module):
         attributes = stats.get("attributes") if stats else None
         self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=attributes)
         graph = {n: h for n, h in heads.items() if is_graph_scalar(h, targets[n])}
-        self.shared, self.whole = build_branch_mlps(model, graph), nn.Identity()
+        self.shared = build_branch_mlps(model, graph)
+        self.whole = nn.Identity()
         self.branches = {name: branch_key(head) for name, head in graph.items()}
         self.heads, self.baselines, self.sums = (nn.ModuleDict() for _ in range(3))
         for name, head in heads.items():

@@ -143,7 +143,8 @@ def split_ways(rows: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         Views of the first P rows and all values, and of the other rows and the values of their
         pairs, if there are any.
     """
-    pairs, rest = values.shape[0], rows.shape[0] - values.shape[0]
+    pairs = values.shape[0]
+    rest = rows.shape[0] - values.shape[0]
     first = (rows if rest == 0 else rows[:pairs], values)
     return [first] if rest == 0 else [first, (rows[pairs:], values[:rest])]
 
@@ -426,7 +427,8 @@ class _SumProducts(Function):
         ctx.save_for_backward(rows, others)
         if filters.shape[1] < rows.shape[1]:
             return sum_pairs((rows * others).sum(1, keepdim=True), filters.shape[0])
-        pairs, rest = filters.shape[0], rows.shape[0] - filters.shape[0]
+        pairs = filters.shape[0]
+        rest = rows.shape[0] - filters.shape[0]
         sums = rows[:pairs] * others[:pairs]
         if rest:
             sums[:rest].addcmul_(rows[pairs:], others[pairs:])

@@ -40,15 +40,18 @@ def spherical_harmonics(directions: Tensor, max_ell: int) -> Tensor:
 
 
 def _degree_two(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
-    a, b = math.sqrt(15), math.sqrt(5) / 2
+    a = math.sqrt(15)
+    b = math.sqrt(5) / 2
     flat = x * x + y * y
     middle = b * (2 * z * z - flat)
     return [a * x * y, a * y * z, middle, a * x * z, a / 2 * (x * x - y * y)]
 
 
 def _degree_three(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
-    a, b = math.sqrt(105), math.sqrt(7) / 2
-    c, d = math.sqrt(35 / 8), math.sqrt(21 / 8)
+    a = math.sqrt(105)
+    b = math.sqrt(7) / 2
+    c = math.sqrt(35 / 8)
+    d = math.sqrt(21 / 8)
     xx, yy, zz = x * x, y * y, z * z
     ring = d * (4 * zz - xx - yy)
     return [

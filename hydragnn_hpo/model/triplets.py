@@ -94,7 +94,8 @@ class SphericalBessel(nn.Module):
         """Expand ``count`` functions of each order 0 to ``orders`` - 1; nothing is learned."""
         super().__init__()
         self.cutoff, self.orders = cutoff, orders
-        roots, terms = bessel_roots(orders, count), chebyshev_terms(orders, count)
+        roots = bessel_roots(orders, count)
+        terms = chebyshev_terms(orders, count)
         nodes = np.cos((np.arange(terms) + 0.5) * math.pi / terms)
         degree = np.arange(orders)[:, None]
         scale = math.sqrt(2.0) / np.abs(spherical_jn(degree + 1, roots))

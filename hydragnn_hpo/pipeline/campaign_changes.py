@@ -46,7 +46,8 @@ def load_campaign(
     Raises:
         ConfigError: the file or a change is wrong.
     """
-    values, where = merge_tables(read_toml(source), changes or {}), str(source)
+    values = merge_tables(read_toml(source), changes or {})
+    where = str(source)
     where += f", changed in {', '.join(changes)}" if changes else ""
     config = settle(parse_config(values, CampaignConfig, where=where), source)
     resolved = resolve_machine(config.machine, machine, source.parent)
@@ -91,7 +92,8 @@ def parse_settings(
     keys: set[str] = set()
     for option in (*options, *given):
         key, sign, text = (part.strip() for part in option.partition("="))
-        path, value = _parse_path(key), _parse_value(text)
+        path = _parse_path(key)
+        value = _parse_value(text)
         if not sign or not path or value is None or not option.isprintable():
             raise ConfigError(
                 f"--set {escape_line(option)}: write it as KEY=VALUE, such as search.brain=random "
@@ -172,7 +174,8 @@ def fit_to_time(
 
 def _describe_here(config: CampaignConfig) -> ForecastMachine:
     """Return this computer with the slots that a campaign uses on it."""
-    machine, layout = config.machine, layout_of(site_of(config.machine))
+    machine = config.machine
+    layout = layout_of(site_of(config.machine))
     slots = detect_slots(machine.slots, lanes=machine.lanes, layout=layout)
     return ForecastMachine(find_profile(None), 1, len(slots))
 

@@ -78,7 +78,8 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
     except DataError:
         if structures is None:
             raise
-        sample, counted = _assume_stats(card), None
+        sample = _assume_stats(card)
+        counted = None
     total = structures or counted
     if total is None:
         raise DataError(

@@ -175,7 +175,8 @@ def path_from(path: Path, folder: Path) -> str:
     Raises:
         ConfigError: its name is no UTF-8, as a card is.
     """
-    whole, home = Path(os.path.abspath(path)), Path(os.path.abspath(folder))
+    whole = Path(os.path.abspath(path))
+    home = Path(os.path.abspath(folder))
     name = str(whole.relative_to(home)) if whole.is_relative_to(home) else str(whole)
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise ConfigError(f"{name}: its name is no UTF-8, a card cannot say it: rename it.")

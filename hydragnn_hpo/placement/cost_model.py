@@ -67,7 +67,8 @@ class Ridge:
                 the part of its name before the first colon.
             noise: first guess of the standard deviation of an observation.
         """
-        self.priors, self._first_noise = dict(priors), noise
+        self.priors = dict(priors)
+        self._first_noise = noise
         self._rows: dict[Any, Row] = {}
         self._lent: list[Row] = []
         self._fits = 0
@@ -77,7 +78,8 @@ class Ridge:
         self._columns: dict[str, int] = {}
         self._spread: Floats = np.zeros((0, 0))
         self._known: dict[str, float] = {}
-        self._noise, self._stale = self._first_noise, 0.0
+        self._noise = self._first_noise
+        self._stale = 0.0
 
     def put(self, key: Any, features: Features, value: float) -> None:
         """Add an observation; it replaces an earlier one with the same key.
@@ -122,7 +124,8 @@ class Ridge:
     def sigma(self, features: Features) -> float:
         """Return the standard deviation of an observation about its prediction."""
         self._refit()
-        row, unseen = np.zeros(len(self._columns)), 0.0
+        row = np.zeros(len(self._columns))
+        unseen = 0.0
         for name, value in features.items():
             if name in self._columns:
                 row[self._columns[name]] = value
@@ -202,7 +205,8 @@ class FailureModel:
 
     def rate(self, cause: str) -> float:
         """Return the share of trials with this cause that failed, smoothed towards ``PRIOR``."""
-        own, lent = self.counts.get(cause, [0, 0]), self._lent.get(cause, [0, 0])
+        own = self.counts.get(cause, [0, 0])
+        lent = self._lent.get(cause, [0, 0])
         return (own[1] + lent[1] + WORTH * PRIOR) / (own[0] + lent[0] + WORTH)
 
     def fails(self, causes: tuple[str, ...]) -> float:
@@ -461,12 +465,15 @@ class CostModel:
     def _priced(self, seen: _TrialFeatures) -> Price:
         version = (self._times.version, self._bytes.version, self._chances.ends)
         if seen.price is None or seen.version != version:
-            seen.price, seen.version = self._made(seen), version
+            seen.price = self._made(seen)
+            seen.version = version
         return seen.price
 
     def _made(self, seen: _TrialFeatures) -> Price:
-        quote, memory = seen.quote, _for_memory(seen.quote.features)
-        limit, factor = self.profile.memory_bytes, math.exp(self._bytes.predict(memory))
+        quote = seen.quote
+        memory = _for_memory(seen.quote.features)
+        limit = self.profile.memory_bytes
+        factor = math.exp(self._bytes.predict(memory))
         fits = [width for width in quote.widths if factor * quote.bytes(width) <= limit]
         widths = tuple(fits) or quote.widths[-1:]
         full = probability_above(factor * quote.bytes(widths[0]), limit, self._bytes.sigma(memory))

@@ -69,7 +69,8 @@ class PriceTable:
 
     def occupied(self, seconds: float) -> float:
         """Return the slot-seconds that all tasks use within a time at their canonical widths."""
-        rows, columns = np.arange(len(self.now)), self.column(seconds)
+        rows = np.arange(len(self.now))
+        columns = self.column(seconds)
         stays = ~self.movable | (self.left <= seconds)
         slots = np.where(stays, self.now, self.slots[rows, columns])
         spent = np.where(stays, self.left, self.seconds[rows, columns])
@@ -119,10 +120,12 @@ def build_price_table(
         outlook: efficiency floor, cost of a restart and maximum number of restarts.
     """
     tasks = [*waiting, *(each.task for each in running)]
-    first, count = len(waiting), len(tasks)
+    first = len(waiting)
+    count = len(tasks)
     seconds, slots = width_tables(tasks)
     fine = allowed_widths(seconds, slots, outlook.efficiency_floor, total)
-    now, left = np.zeros(count), np.full(count, np.inf)
+    now = np.zeros(count)
+    left = np.full(count, np.inf)
     now[first:] = [each.width * each.task.lanes for each in running]
     left[first:] = [max(each.seconds_left, 0.0) for each in running]
     # With 0 left, a trial of unknown length never counts as late.
@@ -136,7 +139,8 @@ def build_price_table(
         seconds[first:] *= stays[:, None]
     seconds[first:] += (waits + outlook.restart_seconds)[:, None]
     seconds[~fine] = np.inf
-    movable, ready = np.ones(count, dtype=bool), np.ones(count, dtype=bool)
+    movable = np.ones(count, dtype=bool)
+    ready = np.ones(count, dtype=bool)
     movable[first:] = [each.task.restarts < outlook.restarts for each in running]
     movable[first:] &= np.isfinite(present)
     ready[first:] = [each.stoppable and each.task.measured for each in running]
@@ -150,7 +154,8 @@ def width_tables(tasks: Sequence[Task]) -> tuple[Floats, Floats]:
         Seconds, [n, W], and slots, [n, W]; infinite beyond a task's last width.
     """
     shape = (len(tasks), max((len(task.widths) for task in tasks), default=1))
-    seconds, slots = np.full(shape, np.inf), np.full(shape, np.inf)
+    seconds = np.full(shape, np.inf)
+    slots = np.full(shape, np.inf)
     for row, task in enumerate(tasks):
         seconds[row, : len(task.widths)], slots[row, : len(task.widths)] = task.rows
     return seconds, slots

@@ -124,7 +124,8 @@ class BackfillScheduler:
     def _take(self, row: int, column: int, ending: str) -> bool:
         """Start a trial at a width; return False if its slots are not available."""
         task = self.queue[row]
-        width, seconds = task.widths[column], float(self.priced.seconds[row, column])
+        width = task.widths[column]
+        seconds = float(self.priced.seconds[row, column])
         taken = self.room.take(width, task.lanes)
         if taken is None:
             return False
@@ -137,7 +138,8 @@ class BackfillScheduler:
         return True
 
     def _reason(self, row: int, width: int, seconds: float) -> str:
-        task, count = self.queue[row], len(self.queue)
+        task = self.queue[row]
+        count = len(self.queue)
         if task.requested_width == width:
             return f"goes on at {width} ranks, for which it was stopped"
         turn = "the only one" if count == 1 else f"number {row + 1} of {count} by length"
@@ -263,7 +265,8 @@ class WidthPlanner:
         place = int(slots.searchsorted(wanted - self.free))
         if place == len(seconds):
             return True
-        wait, left = float(seconds[place]), float(self.priced.left[row])
+        wait = float(seconds[place])
+        left = float(self.priced.left[row])
         best = wait + max(1.0 - wait / left, 0.0) * float(self.priced.best[row])
         return best > self.deadline + self.worth
 
@@ -291,7 +294,8 @@ class WidthPlanner:
     def _ask(self, row: int, column: int, how: str) -> None:
         task = self.busy[row - self.first].task
         width = task.widths[column]
-        left, seconds = float(self.priced.left[row]), float(self.priced.seconds[row, column])
+        left = float(self.priced.left[row])
+        seconds = float(self.priced.seconds[row, column])
         reason = (
             f"{how} {format_duration(left)}, the others in {format_duration(self.deadline)}: "
             f"{width} ranks end it in {format_duration(seconds)}"

@@ -46,7 +46,8 @@ class SlotPool:
         self._where: dict[str, tuple[int, int]] = {}
         self._row: dict[str, int] = {}
         self._groups: dict[str, int] = {}
-        self._group_of, self._each = dict(groups or {}), hosts_per_group
+        self._group_of = dict(groups or {})
+        self._each = hosts_per_group
         widest = max((len(indices) for indices in hosts.values()), default=1)
         self._free = np.zeros((len(hosts), widest), dtype=bool)
         self._open = np.ones(len(hosts), dtype=bool)

@@ -100,7 +100,9 @@ def epoch_workload(config: TrialConfig, stats: StoreStats) -> Workload:
         config: the trial.
         stats: content of ``stats.json`` of its data set, or ``unite_stats`` of several.
     """
-    model, targets, sizes = config.model, stats.get("targets", {}), count_epoch(config, stats)
+    model = config.model
+    targets = stats.get("targets", {})
+    sizes = count_epoch(config, stats)
     amounts = (sizes.nodes, sizes.edges, sizes.triplets)
     passes = relative_epoch_cost(config, sizes, targets)
     spread, largest = graph_cost_spread(stats)
@@ -184,7 +186,8 @@ def mean_triplets(stats: StoreStats, cutoff: float, most: float = math.inf) -> f
         return mean * max(mean - 1.0, 0.0)
     nearest = min(histograms, key=lambda radius: abs(float(radius) - cutoff))
     counts = histograms[nearest]["all"]
-    nodes, edges = sum(counts), sum(d * n for d, n in enumerate(counts))
+    nodes = sum(counts)
+    edges = sum(d * n for d, n in enumerate(counts))
     if not edges:
         return 0.0
     pairs = sum(d * (d - 1) * n for d, n in enumerate(counts))
@@ -407,7 +410,8 @@ def estimate_bytes(work: Workload, profile: ProfileConfig, width: int) -> float:
         profile: machine profile.
         width: number of ranks.
     """
-    ranks, cpu = RankLayout.of(work, profile, width), profile.device == "cpu"
+    ranks = RankLayout.of(work, profile, width)
+    cpu = profile.device == "cpu"
     heap = HEAP if cpu else 1.0
     fixed = 1e9 * profile.process_gb + state_bytes(work, ranks, cpu=cpu)
     if cpu:

@@ -174,7 +174,8 @@ class SimulatedTrial:
 
     def __init__(self, work: SimulatedWork) -> None:
         """Start with nothing done."""
-        self.work, self.name = work, work.name
+        self.work = work
+        self.name = work.name
         self.done, self.attempts, self.resized = 0.0, 0, 0
         self.requested_width: int | None = None
         self.slots: tuple[str, ...] = ()

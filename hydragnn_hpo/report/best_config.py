@@ -85,16 +85,19 @@ def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> t
         RunError: no trial has a result yet, or the named one is unknown.
     """
     chosen = _find_trial(facts, trial)
-    command, note = facts.config.command, ""
+    command = facts.config.command
+    note = ""
     if command is None:
         config = _training_config(facts, chosen)
-        text, run_with = dump_config(config), "hydragnn-hpo trial THIS_FILE"
+        text = dump_config(config)
+        run_with = "hydragnn-hpo trial THIS_FILE"
         open_with = f"hydragnn-hpo trial {out}"
         missing = [entry.store for entry in config.data if not Path(entry.store).exists()]
         if missing:
             note = f"{missing[0]} is not there: put it back, or change 'store' before you train."
     else:
-        text, run_with = _command_toml(facts, chosen), " ".join(command.argv)
+        text = _command_toml(facts, chosen)
+        run_with = " ".join(command.argv)
         open_with = run_with
         note = "Its trials are a command of yours: this is the file it reads."
     path = out.absolute()

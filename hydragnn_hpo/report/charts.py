@@ -154,7 +154,8 @@ def fitting_axis(values: Sequence[float] | np.ndarray, title: str) -> Layout:
 def log_axis(values: Sequence[float] | np.ndarray, title: str) -> Layout:
     """Return a logarithmic axis for positive values, with few ticks."""
     axis = titled_axis(title, type="log")
-    low, high = float(min(values)), float(max(values))
+    low = float(min(values))
+    high = float(max(values))
     if high < _DECADES * low:
         tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         axis["tickvals"] = [float(f"{n}e{ten}") for ten in tens for n in (1, 2, 5)]

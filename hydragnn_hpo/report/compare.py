@@ -262,7 +262,8 @@ def _winner_to_plain(best: Trial) -> WinnerJson:
 
 def _read_results(facts: Facts) -> Iterator[CostedResult]:
     """Yield the results of a run in order of time, each with what the run had spent by then."""
-    ledger, ended = SlotLedger(), set[str]()
+    ledger = SlotLedger()
+    ended = set[str]()
     begin = facts.begin or 0.0
     for event in facts.events:
         ledger.apply(event)
@@ -322,7 +323,8 @@ def read_campaigns(paths: Sequence[Path]) -> list[ComparedRun]:
         if facts.begin is None:
             raise RunError(f"{facts.run.path}: nothing has run there yet: compare it later.")
     # the shortest distinct labels: the campaign, its directory, both, or its whole path
-    names, folders = [facts.config.name for facts in read], [path.name for path in resolved]
+    names = [facts.config.name for facts in read]
+    folders = [path.name for path in resolved]
     both = [f"{name} ({folder})" for name, folder in zip(names, folders, strict=True)]
     choices = (names, folders, both, list(map(str, paths)))
     labels = next(labels for labels in choices if len(set(labels)) == len(labels))
@@ -404,7 +406,8 @@ def compare_runs(
     checksums = {run.data for run in runs}
     commands = all(run.is_command for run in runs)
     same = len(checksums) == 1 and (commands or None not in checksums)
-    heads, quantities = _heads(runs), _quantities(runs)
+    heads = _heads(runs)
+    quantities = _quantities(runs)
     return RunComparison(
         runs=tuple(runs),
         warnings=tuple(_warnings(runs, quantities)),
@@ -546,7 +549,8 @@ def compare_sections(comparison: RunComparison) -> list[Section]:
         "Counted are results on validation data, and hosts whether idle or not."
     )
     overview: tuple[Block, ...] = (*map(Text, comparison.warnings), _overview(comparison))
-    reach, spaces = tuple(_reach(comparison)), tuple(_spaces(comparison.runs))
+    reach = tuple(_reach(comparison))
+    spaces = tuple(_spaces(comparison.runs))
     return [
         Section("runs", "Campaigns", "What ran, on what, and what it took.", overview),
         Section("winners", "Winners", "What each campaign found.", tuple(_winners(comparison))),

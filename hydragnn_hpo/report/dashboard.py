@@ -97,7 +97,8 @@ class FactsFollower:
 
     def __init__(self, run: RunDir) -> None:
         """Start before the first line of the journal."""
-        self._run, self._follower = run, JournalFollower(run.journal)
+        self._run = run
+        self._follower = JournalFollower(run.journal)
         self._history = JournalHistory()
 
     def mark(self) -> list[tuple[int, ...]]:
@@ -162,7 +163,8 @@ class LiveReport:
         """
         if not run.campaign.exists():
             raise RunError(f"{run.path}: holds no campaign; give the directory of a run.")
-        self.run, self._make = run, dict(sections)
+        self.run = run
+        self._make = dict(sections)
         self.sections = {key: LiveSection() for key in sections}
         self.state = "reading the journal"
         """State of the campaign, in a few words."""
@@ -191,14 +193,17 @@ class LiveReport:
         Raises:
             HydraError: the run directory cannot be read.
         """
-        now, mark = time.monotonic(), self._growing.mark()
+        now = time.monotonic()
+        mark = self._growing.mark()
         if mark != self._mark and now >= self._read_due:
             try:
                 self.facts = self._growing.read()
             except JournalReplaced:
-                self._growing, self.facts = FactsFollower(self.run), None
+                self._growing = FactsFollower(self.run)
+                self.facts = None
                 raise
-            self._mark, self.title = mark, report_title(self.facts)
+            self._mark = mark
+            self.title = report_title(self.facts)
             self._read_due = _next_time(now, POLL_SECONDS)
         if self.facts is None:
             return
@@ -308,7 +313,8 @@ class AccessKeys:
         return answer
 
     def _refuse(self, request: Request) -> Response | None:
-        headers, path = request.headers, request.scope["path"]
+        headers = request.headers
+        path = request.scope["path"]
         if not OWN_HOST.fullmatch(headers.get("host", "")):
             return refusal(421, "this is reached as 127.0.0.1 or localhost only.")
         if path == "/enter":

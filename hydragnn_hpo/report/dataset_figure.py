@@ -91,7 +91,8 @@ def draw_sizes(axis: "Axes", overview: Mapping[str, Any], key: str, label: str) 
     from matplotlib.ticker import MaxNLocator
 
     histogram = overview["histograms"][key]
-    edges, counts = np.array(histogram["edges"], dtype=np.float64), histogram["counts"]
+    edges = np.array(histogram["edges"], dtype=np.float64)
+    counts = histogram["counts"]
     widths = np.diff(edges)
     doubling = len(widths) > 2 and widths[-1] > 2 * widths[0]
     if doubling:

@@ -190,9 +190,11 @@ def write_optuna(facts: Facts, out: Path) -> ExportedFiles:
         import optuna
         from optuna.storages.journal import JournalFileBackend
 
-    names, rows = goal_names(facts), trial_rows(facts)
+    names = goal_names(facts)
+    rows = trial_rows(facts)
     with _local_folder() as folder, silence_optuna():
-        path, saved = folder / f"storage{out.suffix}", contextlib.ExitStack()
+        path = folder / f"storage{out.suffix}"
+        saved = contextlib.ExitStack()
         store: Any
         if out.suffix == ".log":
             store = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
@@ -221,7 +223,8 @@ def _optuna_trial(facts: Facts, row: TrialRow) -> Any:
     known = {k: v for k, v in row.values.items() if k in space and _is_choice_or_in(space[k], v)}
     state = _OPTUNA_STATES.get(row.status, "RUNNING" if row.numbers["attempts"] else "WAITING")
     done = state in ("COMPLETE", "PRUNED", "FAIL")
-    begun, ended = row.numbers["started"], row.numbers["ended"] if done else None
+    begun = row.numbers["started"]
+    ended = row.numbers["ended"] if done else None
     if done and ended is None:
         ended = begun if begun is not None else facts.begin  # cancelled before it ever ran
     if state != "WAITING" and begun is None:
@@ -241,7 +244,8 @@ def _optuna_trial(facts: Facts, row: TrialRow) -> Any:
         user_attrs=attributes,
         intermediate_values={n: value for n, value in objectives.items() if value is not None},
     )
-    trial.datetime_start, trial.datetime_complete = _local_time(begun), _local_time(ended)
+    trial.datetime_start = _local_time(begun)
+    trial.datetime_complete = _local_time(ended)
     return trial
 
 
@@ -480,7 +484,8 @@ def isolate_tracker(folder: Path, settings: Mapping[str, str]) -> Iterator[None]
         folder: temporary home of the library.
         settings: environment variables to set for the library.
     """
-    before, logged = dict(os.environ), logging.root.manager.disable
+    before = dict(os.environ)
+    logged = logging.root.manager.disable
     for name in [name for name in os.environ if name.startswith(_TRACKER_VARIABLES)]:
         del os.environ[name]
     os.environ.update({name: str(folder) for name in _HOMES})
@@ -600,7 +605,8 @@ def folder_names(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
         plain = (("_" + plain[1:]) if plain.startswith(".") else plain)[:100] or "_"
-        unique, number = plain, 2
+        unique = plain
+        number = 2
         while unique in taken:
             unique, number = f"{plain}-{number}", number + 1
         taken.add(unique)

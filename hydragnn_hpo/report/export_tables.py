@@ -112,7 +112,8 @@ def trial_rows(facts: Facts) -> list[TrialRow]:
 
 
 def _trial_row(facts: Facts, one: TrialHistory, heads: Sequence[str]) -> TrialRow:
-    trial, names = one.trial, goal_names(facts)
+    trial = one.trial
+    names = goal_names(facts)
     scores = trial.score if isinstance(trial.score, tuple) else (trial.score,)
     known = tuple(score for score in scores if score is not None)
     numbers: dict[str, float | int | None] = {"objective": trial.objective}
@@ -294,7 +295,8 @@ def _typed_column(
     name: str, values: Sequence[Scalar | None], units: Mapping[str, str]
 ) -> TypedColumn:
     """Make a column; searched values get the narrowest type that fits, mixed types are text."""
-    unit, known = unit_of(name, units), [value for value in values if value is not None]
+    unit = unit_of(name, units)
+    known = [value for value in values if value is not None]
     title = f"{name} [{unit}]" if unit else name
     searched = name.startswith("params.")
     if name in _TEXTS:

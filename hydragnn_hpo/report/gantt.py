@@ -89,10 +89,12 @@ def paint(chart: Chart, colours: dict[str, str]) -> tuple[Floats, dict[str, Floa
         The picture, [R, T, 3], red, green and blue from 0 to 1; and by activity (``training``,
         ``start-up``, ``lost``) the share of all slots, [T], from 0 to 1.
     """
-    rows, columns = max(1, min(ROWS, len(chart.slots))), COLUMNS
+    rows = max(1, min(ROWS, len(chart.slots)))
+    columns = COLUMNS
     place = {name: number * rows // len(chart.slots) for number, name in enumerate(chart.slots)}
     height = np.bincount(np.fromiter(place.values(), np.intp), minlength=rows)
-    picture, covered = np.zeros((rows, columns, 3)), np.zeros((rows, columns))
+    picture = np.zeros((rows, columns, 3))
+    covered = np.zeros((rows, columns))
     use = {what: np.zeros(columns) for what in ("training", "start-up", "lost")}
     for bar in chart.bars:
         first, weights = _columns(bar, chart.seconds, columns)
@@ -109,8 +111,10 @@ def paint(chart: Chart, colours: dict[str, str]) -> tuple[Floats, dict[str, Floa
 def _columns(bar: Bar, seconds: float, columns: int) -> tuple[int, Floats]:
     """Return the first column that a bar touches, and the covered share of each column."""
     scale = columns / seconds
-    start, end = bar.start * scale, min(bar.end * scale, float(columns))
-    first, last = int(start), max(int(np.ceil(end)), int(start) + 1)
+    start = bar.start * scale
+    end = min(bar.end * scale, float(columns))
+    first = int(start)
+    last = max(int(np.ceil(end)), int(start) + 1)
     edges = np.arange(first, min(last, columns) + 1)
     return first, np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0.0, 1.0)
 

@@ -48,7 +48,8 @@ def draw_head(facts: Facts, name: str) -> tuple[Figure, ...]:
         For a spectrum the test predictions of median and of largest error; for a class the
         reliability of its probabilities, and the confusion of the classes; else none.
     """
-    target, errors = find_target(facts, name), facts.structure_errors
+    target = find_target(facts, name)
+    errors = facts.structure_errors
     curves: Curves = facts.ensemble.get("curves", {}).get(name, {}) if facts.ensemble else {}
     if target is not None and target.classes is not None and "reliability" in curves:
         return _draw_reliability(name, curves), _draw_confusion(name, curves, target.classes)

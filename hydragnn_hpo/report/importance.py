@@ -172,7 +172,8 @@ def analyse_importance(
     """
     known = [row for row in rows if target.key in row.measured]
     kept = _thin_out(known, MOST_TRIALS)
-    values, design = target_values(kept, target), make_design(config.space)
+    values = target_values(kept, target)
+    design = make_design(config.space)
     obstacle = _find_obstacle(target, values, len(known), design)
     if obstacle is not None:
         return Importance(target, len(known), None, obstacle)
@@ -268,7 +269,8 @@ def _anova(
     Returns:
         Shares by parameter of each method; the second is None if too few trials count as good.
     """
-    chosen, values = [row.values for row in rows], target_values(rows, target)
+    chosen = [row.values for row in rows]
+    values = target_values(rows, target)
     by_all = fanova(space, chosen, values, seed=seed)
     if not target.binary:
         return by_all, ped_anova(space, chosen, values, share=TOP_SHARE)
@@ -296,7 +298,8 @@ def _effects(
         Effects by parameter.
     """
     sizes = np.abs(shap).mean(axis=0)
-    total, (by_all, by_best) = float(sizes.sum()), shares
+    total = float(sizes.sum())
+    (by_all, by_best) = shares
     effects = {
         name: Effect(
             shap=float(size),
@@ -329,7 +332,8 @@ def _least_at(
     if isinstance(best, str):
         return best
     numbers = [float(value) for value, _ in groups[best]]
-    low, high = f"{min(numbers):.3g}", f"{max(numbers):.3g}"
+    low = f"{min(numbers):.3g}"
+    high = f"{max(numbers):.3g}"
     return low if low == high else f"{low} to {high}"
 
 
@@ -422,7 +426,8 @@ def _evaluate(
         study = create_study()
         for chosen, value in zip(configurations, values, strict=True):
             kinds = {name: distributions[name] for name in chosen}
-            params, scored = dict(chosen), float(value)
+            params = dict(chosen)
+            scored = float(value)
             study.add_trial(create_trial(params=params, distributions=kinds, value=scored))
         return evaluator.evaluate(study)
 
@@ -457,7 +462,8 @@ def _choice_divergence(
                 counts[[same_value(c, chosen[name]) for c in choices].index(True)] += 1.0
         return np.asarray(counts / counts.sum(), dtype=np.float64)
 
-    every, good = frequencies(on), frequencies(on & best)
+    every = frequencies(on)
+    good = frequencies(on & best)
     divergence = float(np.sum(every * (good / every - 1.0) ** 2))
     weight = (np.sum(on & best) / best.sum()) ** 2 / np.mean(on)
     return float(divergence * weight * np.mean(best) ** 2)

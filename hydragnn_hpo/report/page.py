@@ -258,7 +258,8 @@ def _narrow_type(values: np.ndarray) -> str:
     """Return the smallest little-endian type that holds the values; floats get 32 bits."""
     if values.dtype.kind == "f":
         return "<f4"
-    low, high = int(values.min()), int(values.max())
+    low = int(values.min())
+    high = int(values.max())
     for name in ("<i1", "<u1", "<i2", "<u2", "<i4"):
         if np.iinfo(name).min <= low and high <= np.iinfo(name).max:
             return name

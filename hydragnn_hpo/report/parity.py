@@ -116,7 +116,8 @@ def draw_intervals(
         half: half of each interval, [n].
         unit: unit of all three.
     """
-    outside, shown = np.abs(truth - mean) > half, sample_evenly(truth, POINTS)
+    outside = np.abs(truth - mean) > half
+    shown = sample_evenly(truth, POINTS)
     # intervals are thin and faint, so that the points stay visible where hundreds overlap
     faint = float(np.clip(5.0 / np.sqrt(len(shown)), 0.08, 0.4))
     for colour, rows in ((COLOURS[0], shown[~outside[shown]]), (ALARM, shown[outside[shown]])):
@@ -176,11 +177,14 @@ def _draw_trials(
     places = np.arange(len(rows))
     values = np.array([row["objective"] for row in rows], dtype=np.float64)
     # a single very bad trial must not compress the places of all others
-    low, high = float(values.min()), float(min(values.max(), 3.0 * np.median(values)))
+    low = float(values.min())
+    high = float(min(values.max(), 3.0 * np.median(values)))
     room = 0.06 * (high - low) or 0.05 * abs(low) or 0.1
-    far, at = values > high, np.minimum(values, high)
+    far = values > high
+    at = np.minimum(values, high)
     for place, conv in enumerate(convs):
-        colour, of_conv = COLOURS[place % len(COLOURS)], np.array([r["conv"] == conv for r in rows])
+        colour = COLOURS[place % len(COLOURS)]
+        of_conv = np.array([r["conv"] == conv for r in rows])
         axis.scatter(at[of_conv & ~far], places[of_conv & ~far], s=42, color=colour, label=conv)
         axis.scatter(at[of_conv & far], places[of_conv & far], s=42, color=colour, marker=">")
     ringed = np.array([row["trial"] in members for row in rows])

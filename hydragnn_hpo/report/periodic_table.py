@@ -7,7 +7,8 @@ NOBLE = (0, 2, 10, 18, 36, 54, 86, 118)
 """Atomic number at which each period ends; period 0 is empty."""
 
 COLUMNS = 18
-_LANTHANIDES, _ACTINIDES = range(57, 72), range(89, 104)
+_LANTHANIDES = range(57, 72)
+_ACTINIDES = range(89, 104)
 _BELOW = 7
 """Row of the lanthanides, below the seven periods; the actinides follow."""
 

@@ -48,7 +48,8 @@ FIGURES: Mapping[str, FigurePlace] = {
 }
 """Charts by the name under which a notebook asks for them."""
 
-_COLOUR, _NO_COLOUR = re.compile("color", re.IGNORECASE), re.compile("text|name", re.IGNORECASE)
+_COLOUR = re.compile("color", re.IGNORECASE)
+_NO_COLOUR = re.compile("text|name", re.IGNORECASE)
 """Keys of plotly whose values are colours, and keys below them whose values are not."""
 
 

@@ -99,8 +99,10 @@ class StructureErrors:
         Returns:
             Structures that a click opens, ``text``, and lines under the pointer, ``hovertext``.
         """
-        one, known = self.heads[head], self.structures
-        graphs, atoms = one.graph[rows].tolist(), one.atom[rows].tolist()
+        one = self.heads[head]
+        known = self.structures
+        graphs = one.graph[rows].tolist()
+        atoms = one.atom[rows].tolist()
         lines = []
         for graph, atom in zip(graphs, atoms, strict=True):
             at = f", atom {self.atom_label(graph, atom)}" if one.is_node else ""
@@ -175,7 +177,8 @@ class StructureErrors:
             place: part of each structure, [G].
         """
         one = self.heads[head]
-        part, error = place[one.graph], one.error
+        part = place[one.graph]
+        error = one.error
         rows = np.bincount(part, minlength=len(labels))
         sums = np.bincount(part, weights=error, minlength=len(labels))
         seen = np.bincount(place[np.unique(one.graph)], minlength=len(labels))
@@ -200,17 +203,22 @@ class StructureErrors:
         Returns:
             Errors by atomic number.
         """
-        one, known = self.heads[head], self.structures
+        one = self.heads[head]
+        known = self.structures
         if one.is_node:
             element = known.numbers[known.starts[one.graph] + one.atom].astype(np.int64)
-            graph, weight, error = one.graph, np.ones(len(element)), one.error
+            graph = one.graph
+            weight = np.ones(len(element))
+            error = one.error
         else:
             error_of = np.full(len(known.names), np.nan)
             error_of[one.graph] = one.error
-            graph, element = known.graph_of_atom, known.numbers.astype(np.int64)
+            graph = known.graph_of_atom
+            element = known.numbers.astype(np.int64)
             labelled = np.isfinite(error_of[graph])
             graph, element = graph[labelled], element[labelled]
-            weight, error = 1.0 / known.sizes[graph], error_of[graph]
+            weight = 1.0 / known.sizes[graph]
+            error = error_of[graph]
         sums, weights, rows = (
             np.bincount(element, weights=values, minlength=128)
             for values in (weight * error, weight, np.ones(len(element)))

@@ -81,7 +81,9 @@ def parity_range(truth: np.ndarray, mean: np.ndarray, half: np.ndarray) -> tuple
     Returns:
         Lower and upper end.
     """
-    low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
+    low = float(min(truth.min(), mean.min()))
+    high = float(max(truth.max(), mean.max()))
     room = 0.05 * (high - low) or 0.5
-    least, most = float((mean - half).min()), float((mean + half).max())
+    least = float((mean - half).min())
+    most = float((mean + half).max())
     return max(low - 4 * room, min(low - room, least)), min(high + 4 * room, max(high + room, most))

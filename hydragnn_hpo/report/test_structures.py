@@ -75,7 +75,8 @@ def _join(graphs: GraphSet, index: np.ndarray, arrays: Mapping[str, np.ndarray])
         arrays: predictions, see ``load_predictions``.
     """
     names = [name for name in graphs.stats["targets"] if f"{name}/truth" in arrays]
-    known, masks = [], {name: list[np.ndarray]() for name in names}
+    known = []
+    masks = {name: list[np.ndarray]() for name in names}
     for first in range(0, len(index), _TOGETHER):
         columns = graphs.take(index[first : first + _TOGETHER])
         known.append(Compositions.of(columns))
@@ -151,7 +152,9 @@ def pack_structures(columns: Columns) -> dict[str, PlotlyValue]:
         vectors of periodic structures, [12], else null; and ``elements``: symbol, colour and
         covalent radius in angstrom, by atomic number.
     """
-    positions, steps, cells = [], [], list[PlotlyValue]()
+    positions = []
+    steps = []
+    cells = list[PlotlyValue]()
     for graph in range(columns.num_graphs):
         a, b = columns.node_offset[graph : graph + 2]
         here = columns.positions[a:b]

@@ -141,10 +141,8 @@ def select_warm_start(
             campaign had fixed and this one searches.
         template: fixed values of this campaign; a row may name a fixed key with the same value.
     """
-    fixed, rules = (
-        fixed_values(template or {}),
-        read_constraints(constraints, space, template or {}),
-    )
+    fixed = fixed_values(template or {})
+    rules = read_constraints(constraints, space, template or {})
     kept: dict[str, Row] = {}
     skipped: Counter[str] = Counter()
     for values, objective in rows:

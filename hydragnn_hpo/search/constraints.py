@@ -122,7 +122,8 @@ def _constraint(text: str, space: Space, fixed: Values) -> Constraint:
         if len(text) > LONGEST:
             raise ValueError(f"it has more than {LONGEST} characters")
         body = ast.parse(text.strip(), mode="eval").body
-        term, names = _term(body), list(dict.fromkeys(_names(body)))
+        term = _term(body)
+        names = list(dict.fromkeys(_names(body)))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or str(error) or "it is nested too deeply"
         raise ConfigError(
@@ -161,7 +162,8 @@ def _term(node: ast.expr) -> Term:
         inner = _term(node.operand)
         return lambda values: sign(inner(values))
     if isinstance(node, ast.BoolOp):
-        terms, every = [_term(part) for part in node.values], isinstance(node.op, ast.And)
+        terms = [_term(part) for part in node.values]
+        every = isinstance(node.op, ast.And)
         return lambda values: (all if every else any)(term(values) for term in terms)
     if isinstance(node, ast.Compare) and all(type(sign) in COMPARISONS for sign in node.ops):
         return _comparison(node)
@@ -170,7 +172,8 @@ def _term(node: ast.expr) -> Term:
 
 def _arithmetic(sign: Callable[[Any, Any], Any], left: Term, right: Term) -> Term:
     def reckon(values: Values) -> Any:
-        one, other = left(values), right(values)
+        one = left(values)
+        other = right(values)
         if isinstance(one, str) or isinstance(other, str):
             raise TypeError("a text is no number")
         return sign(one, other)
@@ -259,7 +262,8 @@ def complete_configuration(
     Returns:
         The configuration; None if none was found.
     """
-    generator, values = random.Random(0), plain
+    generator = random.Random(0)
+    values = plain
     for _ in range(DRAWS):
         chosen = active_parameters(space, {**values, **wanted})
         if find_broken_constraint(constraints, chosen) is None:

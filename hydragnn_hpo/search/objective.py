@@ -175,7 +175,8 @@ def pareto_layers(points: Sequence[tuple[float, ...]]) -> list[int]:
         no_worse &= column[:, None] <= column[None, :]
     dominates = no_worse & ~no_worse.T
     ahead: np.ndarray = np.sum(dominates, axis=0)
-    layers, layer = np.full(len(points), -1), 0
+    layers = np.full(len(points), -1)
+    layer = 0
     while (front := (ahead == 0) & (layers < 0)).any():
         layers[front] = layer
         ahead -= np.sum(dominates[front], axis=0)

@@ -148,7 +148,8 @@ class CurveRule:
 
     def verdict(self, trial: str, until: int) -> str | None:
         """Return why a trial should end, by the value that its curve can reach; else None."""
-        curve, ends = self._curves.get(trial), self._ends.get(until, [])
+        curve = self._curves.get(trial)
+        ends = self._ends.get(until, [])
         if curve is None or len(ends) < self._keep or not self._grace <= curve.epoch < until:
             return None
         limit = ends[self._keep - 1]
@@ -168,14 +169,18 @@ class LearningCurve:
     """
 
     def __init__(self) -> None:
-        self.epoch, self.count, self.best = 0, 0, math.inf
+        self.epoch = 0
+        self.count = 0
+        self.best = math.inf
         self._sums = np.zeros((6, len(EXPONENTS)))
         """Weighted sums of 1, s, s^2, y, s y and y^2, with s = (epoch + 1)^-c, [6, C]."""
 
     def add(self, epoch: int, objective: float) -> None:
         """Add the objective of one epoch to the fits."""
         self.epoch, self.count, self.best = epoch, self.count + 1, min(self.best, objective)
-        ones, shape, best = np.ones_like(EXPONENTS), (epoch + 1.0) ** -EXPONENTS, self.best
+        ones = np.ones_like(EXPONENTS)
+        shape = (epoch + 1.0) ** -EXPONENTS
+        best = self.best
         self._sums += epoch * np.array(
             [ones, shape, shape**2, best * ones, best * shape, best**2 * ones]
         )

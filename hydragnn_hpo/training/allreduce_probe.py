@@ -115,7 +115,8 @@ def job_main(spec: ProbeSpec) -> int:
     Returns:
         0; a rank that fails writes the answer ``{"error": sentence}`` and raises.
     """
-    answer, rank = Path(spec["answer"]), int(os.environ.get("RANK", "0"))
+    answer = Path(spec["answer"])
+    rank = int(os.environ.get("RANK", "0"))
     log.configure(rank=rank)
     nccl_log = answer.with_suffix(f".{rank}.network")
     os.environ |= {
@@ -219,7 +220,8 @@ def merge_reports(reports: Sequence[RankReport]) -> AllReduceReport:
     Bus bandwidth is the bandwidth of the slowest link for any number of ranks p: bytes over
     seconds, times 2 (p - 1) / p. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
     """
-    world, sizes = len(reports), reports[0]["sizes"]
+    world = len(reports)
+    sizes = reports[0]["sizes"]
     slowest = [max(report["seconds"][n] for report in reports) for n in range(len(sizes))]
     factor = 2 * (world - 1) / world
     return {

@@ -87,7 +87,8 @@ def _pieces(tensors: Mapping[str, Tensor], state: CheckpointState) -> Iterator[b
     header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state)}}
     end = 0
     for name in order:
-        value, start = tensors[name], end
+        value = tensors[name]
+        start = end
         end = start + value.numel() * value.element_size()
         header[name] = {
             "dtype": _TYPES[value.dtype],
@@ -150,7 +151,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     Returns:
         Tensors by ``optimizer/PARAMETER/NAME``, such as ``optimizer/trunk.embedding.weight/step``.
     """
-    names, states = _parameter_names(optimizer, model), optimizer.state_dict()["state"]
+    names = _parameter_names(optimizer, model)
+    states = optimizer.state_dict()["state"]
     return {
         f"optimizer/{names[index]}/{name}": value
         for index, values in states.items()

@@ -132,7 +132,9 @@ class CheckpointSaver:
             clock: returns a time in seconds.
         """
         self.train_state, self.ranks, self.record = train_state, ranks, record
-        self.every, self.clock, self.is_sharded = every, clock, train_state.is_sharded
+        self.every = every
+        self.clock = clock
+        self.is_sharded = train_state.is_sharded
         self.seconds = 0.0
         """Time from the start of the last checkpoint until it was on disk."""
         self.pause_seconds = 0.0
@@ -142,7 +144,8 @@ class CheckpointSaver:
             self._group = dist.new_group(backend="gloo")
             keep_until_exit(self._group)
         self._background = BackgroundJob()
-        self._began, self._position = clock(), (Path(), -1, -1)
+        self._began = clock()
+        self._position = (Path(), -1, -1)
         self._best: Mapping[str, Tensor] = {}
         self._best_on_host: dict[str, Tensor] = {}
 
@@ -185,12 +188,14 @@ class CheckpointSaver:
         position = (folder, state["progress"]["epoch"], state["progress"]["step"])
         if position == self._position:
             return
-        self._position, self._began = position, self.clock()
+        self._position = position
+        self._began = self.clock()
         if not (self.ranks.first or self.is_sharded):
             return
         new = best is not self._best
         if new:
-            self._best, self._best_on_host = best, {n: v.cpu() for n, v in best.items()}
+            self._best = best
+            self._best_on_host = {n: v.cpu() for n, v in best.items()}
         tensors = self._copy_tensors(self.train_state.tensors())
         tensors |= add_prefix("best", self._best_on_host)
         job = self._write_parts if self.is_sharded else self._write_whole
@@ -319,7 +324,8 @@ class CheckpointSaver:
         if origin == "sharded":
             from hydragnn_hpo.training import sharded
 
-            state, with_best = _read_state(folder, origin), self.ranks.first or not self.is_sharded
+            state = _read_state(folder, origin)
+            with_best = self.ranks.first or not self.is_sharded
             weights = self.train_state.weights()
             tensors = sharded.read_sharded(folder / state["folder"], weights, best=with_best)
         else:

@@ -246,7 +246,8 @@ def record(work: Callable[[], Outputs], device: torch.device) -> tuple[Callable[
             for _ in range(WARM_UPS):
                 work()
         here.wait_stream(other)
-        graph, pool = torch.cuda.CUDAGraph(), _pool_of(device)
+        graph = torch.cuda.CUDAGraph()
+        pool = _pool_of(device)
         # Other threads, which make batches in page-locked memory, are not held up.
         with torch.cuda.graph(graph, pool=pool, stream=other, capture_error_mode="thread_local"):
             outputs = work()

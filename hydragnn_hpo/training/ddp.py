@@ -130,7 +130,8 @@ def join_ranks(meeting: Path | None = None) -> Ranks:
         ConfigError: ``RANK`` is not below ``WORLD_SIZE``.
         ConnectionError: rank 0 does not listen within ``JOIN_SECONDS``.
     """
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+    world = int(os.environ.get("WORLD_SIZE", "1"))
     if not 0 <= rank < world:
         raise ConfigError(f"RANK is {rank}, WORLD_SIZE {world}; set RANK to less than WORLD_SIZE.")
     device = _device()
@@ -292,7 +293,8 @@ def check_mpi_ranks(config: Path) -> None:
             f"{config}: data.access 'distributed' needs mpi4py: pip install 'hydragnn-hpo[mpi]', "
             "or choose 'stage' or 'windows'."
         ) from error
-    known, world = MPI.COMM_WORLD.size, int(os.environ.get("WORLD_SIZE", "1"))
+    known = MPI.COMM_WORLD.size
+    world = int(os.environ.get("WORLD_SIZE", "1"))
     if known != world:
         raise ConfigError(
             f"{config}: data.access is 'distributed', but MPI spans {known} of {world} ranks: "
@@ -343,7 +345,9 @@ class SyncPoints:
         self.next = step + 1
         self.longest = 0.0
         """Longest time between two sync points so far on this rank, in seconds."""
-        self._last_step, self._last_time, self._last_count = step, clock(), 1
+        self._last_step = step
+        self._last_time = clock()
+        self._last_count = 1
 
     def due(self, step: int) -> bool:
         """Check whether there is a sync point after ``step`` steps of the training."""
@@ -359,7 +363,8 @@ class SyncPoints:
         Returns:
             The strongest signal of any rank, and whether a checkpoint is due.
         """
-        requested, first = self.signal(), self.ranks.first
+        requested = self.signal()
+        first = self.ranks.first
         flags = torch.tensor(
             [
                 float(requested == "stop"),

@@ -35,10 +35,12 @@ class DivergenceGuard:
 
     def __init__(self, model: MultiHeadGNN, device: torch.device) -> None:
         """Store the model; only frozen parameters of its trunk may have no gradient."""
-        self.model, self.every = model, 1 if device.type == "cpu" else _GPU_STEPS
+        self.model = model
+        self.every = 1 if device.type == "cpu" else _GPU_STEPS
         self._trunk = [p for p in model.trunk.parameters() if p.requires_grad]
         self._alive = torch.zeros((), dtype=torch.float64, device=device)
-        self._known, self._steps = not self._trunk, 0
+        self._known = not self._trunk
+        self._steps = 0
 
     def check_gradient(self, norm: Tensor, *, epoch: int, step: int) -> None:
         """Check the gradient of a step; on a GPU only that of every 50th step.
@@ -82,7 +84,8 @@ class DivergenceGuard:
         nonfinite = self._nonfinite_parameters()
         alive = float(self._known or not self._steps or bool(self._alive != 0))
         self._alive.zero_()
-        self._known, self._steps = not self._trunk, 0
+        self._known = not self._trunk
+        self._steps = 0
         mine = torch.tensor([alive, nonfinite[0] + 1.0 if nonfinite else 0.0], dtype=torch.float64)
         return {"guard": make_rank_table(ranks, mine)}
 

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-CRAY, POWERCAP = Path("/sys/cray/pm_counters"), Path("/sys/class/powercap")
+CRAY = Path("/sys/cray/pm_counters")
+POWERCAP = Path("/sys/class/powercap")
 
 REGIONS = ("train", "val", "checkpoint")
 """Parts of an epoch for which energy is counted separately."""
@@ -57,7 +58,8 @@ class FileCounter:
         """
         self.path, self.part, self.unit, self.wraps = path, part, unit, wraps
         self.name = f"{path.parent.name}/{path.name}"
-        self._total, self._last = 0.0, self._read()
+        self._total = 0.0
+        self._last = self._read()
 
     def _read(self) -> float:
         return float(self.path.read_text().split()[0]) * self.unit

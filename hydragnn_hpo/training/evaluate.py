@@ -232,7 +232,8 @@ def _error_sums(
     rows = []
     for name in targets:
         mask = batch.masks[name].unsqueeze(-1)
-        given, truth = predictions[name].double(), batch.targets[name].double()
+        given = predictions[name].double()
+        truth = batch.targets[name].double()
         if name in model.classes:
             error = cross_entropy(given, truth) * mask
         else:

@@ -139,7 +139,8 @@ def measure_trainer(trainer: Trainer, modes: tuple[IoMode, ...]) -> IoBenchmark:
     pace = runs.timed(runs.real, runs.steps[:WARMUP]) / len(runs.steps[:WARMUP])
     count = max(min(int(SECONDS / ROUNDS / pace), max(len(runs.steps) // ROUNDS, FEWEST)), 1)
     endless = itertools.cycle(runs.steps)
-    taken, sizes = dict.fromkeys(modes, 0.0), dict.fromkeys(modes, 0)
+    taken = dict.fromkeys(modes, 0.0)
+    sizes = dict.fromkeys(modes, 0)
     for _ in range(ROUNDS):
         steps = list(itertools.islice(endless, count))
         for mode in modes:
@@ -177,7 +178,8 @@ class _StepRunner:
     """Takes steps of the first epoch in one of the modes, with a learning rate of 0."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self.trainer, self.device = trainer, trainer.ranks.device
+        self.trainer = trainer
+        self.device = trainer.ranks.device
         self.steps = trainer.order.steps(0)
         costs = [float(trainer.feed.costs[step].sum()) for step in self.steps]
         self.typical = self.steps[int(np.argsort(costs)[len(costs) // 2])]

@@ -62,7 +62,9 @@ class MicroBatches:
             feed: makes the batches.
             pieces: ``training.micro_batches``; None lets ``fit_to_memory`` choose.
         """
-        self.feed, self.requested, self.pieces = feed, pieces, pieces or 1
+        self.feed = feed
+        self.requested = pieces
+        self.pieces = pieces or 1
         self.folder: Path | None = None
         self.on_change: Callable[[int], None] = lambda pieces: None
 
@@ -187,7 +189,8 @@ def too_large_graph_error(piece: Batch) -> str:
     if not piece.num_real_graphs:
         return "there is no memory left for an empty piece of a step: take a smaller model"
     first = piece.graph_of_node == 0  # filler may follow
-    atoms, edges = int(first.sum()), int(first[piece.edge_index[1]].sum())
+    atoms = int(first.sum())
+    edges = int(first[piece.edge_index[1]].sum())
     return (
         f"structure {int(piece.graph_index[0])} of {atoms} atoms and {edges} edges does not fit "
         "into the memory alone: take a smaller model or cutoff, parallel.recompute, or ranks with "
@@ -239,7 +242,9 @@ def fit_to_memory(
         TooManyGraphs: a rehearsal in which all ranks take part ran out of memory.
         MemoryError: not even one graph fits.
     """
-    ranks, free, micro.folder = micro.feed.ranks, micro.requested is None, folder
+    ranks = micro.feed.ranks
+    free = micro.requested is None
+    micro.folder = folder
     known = max(read_known_pieces(folder, ranks.data_world) if folder else 1, micro.pieces)
     need, limit = _measure_need(config, order, micro, stepper)
     pieces = max(need.pieces(FULL * limit) if free else 1, known)
@@ -289,7 +294,10 @@ class StepMemory:
             micro: splits shares.
             fixed: bytes that every step uses: weights, gradients, optimizer.
         """
-        feed, self.micro, self.fixed, self.factor = micro.feed, micro, fixed, 1.0
+        feed = micro.feed
+        self.micro = micro
+        self.fixed = fixed
+        self.factor = 1.0
         heap = HEAP if feed.ranks.device.type == "cpu" else 1.0
         self.of_graphs = heap * graph_bytes(config, feed.graphs)
         steps = order.steps(0)
@@ -335,7 +343,8 @@ def rehearse_step(need: StepMemory, stepper: Stepper) -> int | None:
     """
     micro, net = need.micro, stepper.net
     while True:
-        rows, reason = need.costliest(micro.pieces), ""
+        rows = need.costliest(micro.pieces)
+        reason = ""
         try:
             taken = measure_peak_bytes(
                 partial(_run_backward_pass, stepper, micro, rows), net.ranks.device
@@ -382,7 +391,8 @@ def _local_bytes(parameters: Iterable[Tensor]) -> int:
 def graph_bytes(config: TrialConfig, graphs: GraphSet) -> Bytes:
     """Estimate the bytes of each graph at the peak of a backward pass, fp64, [G]."""
     model, stats = config.model, graphs.stats
-    nodes, stored = graphs.num_nodes().astype(np.float64), graphs.num_edges()
+    nodes = graphs.num_nodes().astype(np.float64)
+    stored = graphs.num_edges()
     most = nodes * (model.max_neighbors or np.inf)
     edges = np.minimum(stored * _share_of_edges_within(stats, model.cutoff), most)
     part = pass_bytes(config, stats.get("targets", {}))

@@ -77,7 +77,8 @@ class Muon(torch.optim.AdamW):
 
     def _step_matrices(self, matrices: list[Tensor], group: ParameterGroup) -> None:
         """Step along the orthogonalized average of the gradients."""
-        keep, directions = group["momentum"], []
+        keep = group["momentum"]
+        directions = []
         for parameter, grad in zip(matrices, local_gradients(matrices), strict=True):
             state = self.state[parameter]
             if not state:
@@ -87,7 +88,8 @@ class Muon(torch.optim.AdamW):
             directions.append(gather_dtensor(as_dtensor(direction, parameter)))
         for parameter, direction in zip(matrices, _orthogonalize_groups(directions), strict=True):
             length = 0.2 * math.sqrt(max(direction.shape))
-            weight, mine = local_part(parameter), local_part(distribute_like(direction, parameter))
+            weight = local_part(parameter)
+            mine = local_part(distribute_like(direction, parameter))
             weight.mul_(1.0 - group["lr"] * group["weight_decay"])
             weight.add_(mine, alpha=-group["lr"] * length)
 
@@ -220,7 +222,8 @@ def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
 
 
 def _muon(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    parameters, decay = sort_parameters(model), config.weight_decay
+    parameters = sort_parameters(model)
+    decay = config.weight_decay
     groups: list[ParameterGroup] = [
         {"params": parameters.matrices, "weight_decay": decay, "matrices": True},
         {"params": parameters.outputs, "weight_decay": decay, "matrices": False},
@@ -271,7 +274,9 @@ class LearningRateSchedule:
         self.config, self.total = config, total_steps
         self.peak = config.learning_rate * _batch_scaling(config, graphs_per_step)
         self.rise = max(1, round(config.warmup * total_steps))
-        self.factor, self.best, self.waited = 1.0, math.inf, 0
+        self.factor = 1.0
+        self.best = math.inf
+        self.waited = 0
 
     def rate(self, step: int) -> float:
         """Return the learning rate of one step, counted from 0.
@@ -307,7 +312,8 @@ class LearningRateSchedule:
 
     def load(self, state: ScheduleState) -> None:
         """Load the state of a checkpoint."""
-        self.factor, self.best = float(state["factor"]), float(state["best"])
+        self.factor = float(state["factor"])
+        self.best = float(state["best"])
         self.waited = int(state["waited"])
 
 

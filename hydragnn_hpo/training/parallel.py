@@ -148,7 +148,9 @@ class TimedAllReduce:
             gradient had been computed; sums over the steps whose events have all passed.
         """
         self._waiting.append(self._step)
-        self._step, sent, exposed = [], 0.0, 0.0
+        self._step = []
+        sent = 0.0
+        exposed = 0.0
         while self._waiting and all(_has_passed(marks[-1]) for marks in self._waiting[0]):
             step = self._waiting.popleft()
             total, after = measure_overlap([_span(marks, step[0][0]) for marks in step])
@@ -173,7 +175,8 @@ def measure_overlap(pieces: Sequence[Span]) -> Span:
         Seconds in which at least one bucket was being sent, and the part of them after the last
         bucket was sent.
     """
-    total, reached = 0.0, float("-inf")
+    total = 0.0
+    reached = float("-inf")
     for first, last in sorted(pieces):
         total += max(last - max(first, reached), 0.0)
         reached = max(reached, last)

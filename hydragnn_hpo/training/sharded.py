@@ -305,7 +305,8 @@ class ShardedModel(ModelParallelism):
 def build_mesh(config: ParallelConfig, ranks: Ranks) -> DeviceMesh:
     """Arrange the ranks as a mesh of copies x shard x tensor; every rank calls this."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world))
-    tensor, held = config.tensor_ranks(ranks.world), config.copy_ranks(ranks.world, local)
+    tensor = config.tensor_ranks(ranks.world)
+    held = config.copy_ranks(ranks.world, local)
     shape = (ranks.world // (held * tensor), held, tensor)
     mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=(COPIES, SHARD, TENSOR))
     for group in mesh.get_all_groups():  # torch's default timeout is half an hour

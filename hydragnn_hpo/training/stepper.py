@@ -246,7 +246,9 @@ class Stepper:
             meter: times each region of a step.
             replays: whether micro-batches that are padded are replayed as CUDA graphs.
         """
-        self.heads, self.training, self.seed = dict(config.heads), config.training, config.seed
+        self.heads = dict(config.heads)
+        self.training = config.training
+        self.seed = config.seed
         self.net, self.optimizer, self.average = net, optimizer, average
         self.counts, self.guard, self.meter = counts, guard, meter
         self.replays = (

@@ -65,7 +65,8 @@ class EpochTimers:
     def _timed_by_device(self, name: str) -> Iterator[None]:
         """Record events on the device around a region; they are read when the epoch ends."""
         event: Any = torch.cuda.Event
-        first, last = event(enable_timing=True), event(enable_timing=True)
+        first = event(enable_timing=True)
+        last = event(enable_timing=True)
         first.record()
         yield
         last.record()
@@ -227,7 +228,8 @@ class Stragglers:
             Ranks that have now been slow in ``SLOW_EPOCHS`` consecutive epochs, each with its
             seconds divided by the mean; a rank is returned only once in a training.
         """
-        mean, stragglers = float(busy.mean()), []
+        mean = float(busy.mean())
+        stragglers = []
         for rank, seconds in enumerate(busy.tolist()):
             slow = seconds > SLOW * mean and seconds - mean > SLOW_SECONDS
             self._epochs[rank] = self._epochs[rank] + 1 if slow else 0

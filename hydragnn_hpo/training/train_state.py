@@ -154,7 +154,8 @@ class TrainState:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Load tensors by name, whole or sharded as the weights are; every rank calls this."""
-        weights, spread = self.weights(), dict(tensors)
+        weights = self.weights()
+        spread = dict(tensors)
         for name, value in tensors.items():
             like = matching_weight(name, value.shape, weights)
             if like is not None and is_dtensor(like) and not is_dtensor(value):

@@ -201,7 +201,8 @@ class Trainer:
         model = build_model(config, graphs.stats).to(ranks.device)
         replays = can_replay(config, self.ranks, fixed_shapes=model.fixed_shapes)
         self.net = parallelize(model, config.parallel, self.ranks, replays=replays)
-        self.model, collective = model, self.net.is_collective
+        self.model = model
+        collective = self.net.is_collective
         self.optimizer = make_optimizer(model, config.training)
         decay = config.training.ema
         self.average = AveragedWeights(model, decay) if decay else None
@@ -209,7 +210,8 @@ class Trainer:
         self.micro = MicroBatches(self.feed, config.training.micro_batches)
         self.micro.on_change = lambda pieces: self.record("memory", pieces=pieces)
         self.counts = {name: _counts(graphs, name) for name in self.heads}
-        self.val, self.order = graphs.indices_of("val"), make_sampler(config, graphs)
+        self.val = graphs.indices_of("val")
+        self.order = make_sampler(config, graphs)
         self._check_val()
         self.total_steps = self.order.steps_per_epoch * config.training.epochs
         self.schedule = LearningRateSchedule(
@@ -219,13 +221,12 @@ class Trainer:
 
     def _reset(self) -> None:
         """Build the objects that hold state of a run: guard, timers, stepper, saver."""
-        device, dtype = self.ranks.device, message_dtype(self.config.training.precision)
+        device = self.ranks.device
+        dtype = message_dtype(self.config.training.precision)
         self.kernels = choose_kernels(self.config.model.kernels, device.type, dtype)
-        self.guard, self.meter, self.stragglers = (
-            DivergenceGuard(self.model, device),
-            make_timers(device),
-            Stragglers(),
-        )
+        self.guard = DivergenceGuard(self.model, device)
+        self.meter = make_timers(device)
+        self.stragglers = Stragglers()
         self.epoch_context: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
         self.stepper = Stepper(
             self.config,
@@ -239,7 +240,8 @@ class Trainer:
         )
         validated = partial(batch_error_sums, self.model, self.feed)
         self.val_replays = Replays(validated, device) if self.feed.pads else None
-        self.progress, self.best = Progress(), dict[str, Tensor]()
+        self.progress = Progress()
+        self.best = dict[str, Tensor]()
         self._losses = torch.zeros(len(self.heads), dtype=torch.float64, device=device)
         self._started = False
         self.resumed_from: Origin | None = None
@@ -311,7 +313,8 @@ class Trainer:
         Returns:
             The signal that all ranks agree on, and whether a checkpoint is due.
         """
-        begin, progress = time.perf_counter(), self.progress
+        begin = time.perf_counter()
+        progress = self.progress
         steps = self.order.steps(progress.epoch)
         left = steps[progress.step - progress.epoch * self.order.steps_per_epoch :]
         self.model.train()
@@ -420,7 +423,8 @@ class Trainer:
         if self.average:
             self.average.swap()
         self.meter.count_energy("val")
-        requested, due = self.sync_points.signal(), self.ranks.first and self.saver.due
+        requested = self.sync_points.signal()
+        due = self.ranks.first and self.saver.due
         mine = losses if self.ranks.represents_share else torch.zeros_like(losses)
         flags = torch.tensor([requested == "stop", requested == "interrupt", due])
         parts = {"errors": errors, "losses": mine, "flags": flags}
@@ -439,13 +443,15 @@ class Trainer:
     def _keep_best(self, objective: float, mae: dict[str, float]) -> None:
         self.schedule.after_epoch(objective)
         progress = self.progress
-        std, best = self._stds(), progress.best_val
+        std = self._stds()
+        best = progress.best_val
         progress.lost = self.guard.check_objective(
             objective, mae, std=std, best=best, lost=progress.lost, epoch=progress.epoch
         )
         left_out = self.config.training.fold is not None  # what is left out may choose no epoch
         if left_out or objective < progress.best_objective:
-            progress.best_objective, progress.best_epoch = objective, progress.epoch
+            progress.best_objective = objective
+            progress.best_epoch = progress.epoch
             progress.best_val = mae
             if self.average:
                 self.average.swap()
@@ -494,7 +500,8 @@ class Trainer:
         self.resumed_from, self.best = loaded.origin, loaded.best
         self.progress = progress = Progress(**loaded.state["progress"])
         if loaded.origin == "best":  # its progress may be of a later epoch than its weights
-            progress.epoch, progress.losses = progress.best_epoch, []
+            progress.epoch = progress.best_epoch
+            progress.losses = []
             progress.step = progress.epoch * self.order.steps_per_epoch
         self.schedule.load(loaded.state["schedule"])
         self._load_losses(progress.losses)

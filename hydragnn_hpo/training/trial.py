@@ -93,7 +93,8 @@ class StopSignals:
         Raises:
             ConfigError: the end of the allocation is not a valid time.
         """
-        self.requests, self.interrupted = requests, False
+        self.requests = requests
+        self.interrupted = False
         self.request: Request | None = None
         """The newest request that was read and acknowledged."""
         self.record: Callable[..., None] = lambda *_, **__: None
@@ -326,7 +327,8 @@ def _run(
 ) -> int:
     """Train, predict and write the result of one attempt, and return the rank's exit code."""
     placement = load_config(folder / "placement.toml", PlacementConfig)
-    ranks, targets = trainer.ranks, trainer.graphs.stats["targets"]
+    ranks = trainer.ranks
+    targets = trainer.graphs.stats["targets"]
     writer = RecordWriter(folder / "metrics.jsonl") if ranks.first else None
     shown = ranks.first and trainer.config.training.tensorboard
     board = TensorBoardWriter(folder / "tensorboard") if shown else None
@@ -337,7 +339,8 @@ def _run(
         trial.checkpoints.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
         remove_partial_files(trial.checkpoints)
         prune_checkpoints(trial.checkpoints)
-    signals.seconds_needed, signals.record = lambda: trainer.seconds_to_end, record
+    signals.seconds_needed = lambda: trainer.seconds_to_end
+    signals.record = record
     resumed = trainer.resume(trial.checkpoints)
     progress = trainer.progress
     origin = {"origin": trainer.resumed_from or "start"}

@@ -117,7 +117,8 @@ class Watchdog:
         while not self._stop.wait(self.every):
             step, phase, now = self.at()
             if now != moves:
-                moves, moved = now, (time.time(), time.monotonic())
+                moves = now
+                moved = (time.time(), time.monotonic())
             self._write_mark(ProgressMark(step, phase, moved[0], time.time()))
             if time.monotonic() - moved[1] > self.limit:
                 self._end_process()

@@ -18,8 +18,12 @@ SECONDS = 0.5
 class NoTransport:
     """Starts no agents: the hosts are said to be there."""
 
-    slots, outlives, allocation, address = (), True, "home", "127.0.0.1"
-    ends_at, hosts = math.inf, ("a", "b")
+    slots = ()
+    outlives = True
+    allocation = "home"
+    address = "127.0.0.1"
+    ends_at = math.inf
+    hosts = ("a", "b")
 
     def start(self, hosts: Any, call: Any) -> None:
         """Start nothing."""

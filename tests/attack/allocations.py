@@ -57,7 +57,8 @@ def _program(draw: Random) -> bytes:
     replies = ["", "JobId=7 NodeList=n[1-2]", "node1", "node1\nnode2", "NodeList=(null)", "{"]
     replies += ["StartTime=Unknown EndTime=Unknown", "slurm_load_jobs error: Invalid job id", "7"]
     replies += [*WORDS, "".join(draw.choices(string.printable, k=200)), "x\n" * 10_000]
-    stream, code = draw.choice(["", "", ">&2"]), draw.choice([0, 0, 0, 1, 127])
+    stream = draw.choice(["", "", ">&2"])
+    code = draw.choice([0, 0, 0, 1, 127])
     return _answer(draw.choice(replies), stream, code)
 
 

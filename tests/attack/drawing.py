@@ -54,7 +54,8 @@ GENERATORS: dict[Callable[[Random], Case], float] = {
 
 def generate(seed: int, count: int) -> Iterator[Case]:
     """Yield cases; number and seed make a case, however many there are."""
-    kinds, weights = list(GENERATORS), list(GENERATORS.values())
+    kinds = list(GENERATORS)
+    weights = list(GENERATORS.values())
     for number in range(count):
         draw = Random(f"{seed}-{number}")
         case = draw.choices(kinds, weights)[0](draw)

@@ -313,7 +313,8 @@ def _constraint(draw: Random, depth: int = 0) -> str:
             "True",
         ]
         return draw.choice(names)
-    one, two = _constraint(draw, depth + 1), _constraint(draw, depth + 1)
+    one = _constraint(draw, depth + 1)
+    two = _constraint(draw, depth + 1)
     operators = [
         "+",
         "*",
@@ -359,7 +360,8 @@ def campaigns(draw: Random) -> Case:
     config = {**CAMPAIGN, "trial": CAMPAIGN["trial"] | {"training": training}}
     if draw.random() < 0.15:
         config["search"] = config["search"] | {"constraints": [_constraint(draw)]}
-        text, wrong = toml(config), False
+        text = toml(config)
+        wrong = False
     else:
         text, wrong = _mutated_toml(draw, config)
     card = {"structures.toml": toml(CARD), "structures.extxyz": STRUCTURES}
@@ -439,7 +441,8 @@ def schedulers(draw: Random) -> Case:
     ]
     replies += ["slurm_load_jobs error: Invalid job id", "7;cluster", "-1", "7\n8\n9", "{", "\xff"]
     reply = draw.choice([*replies, "".join(draw.choices(string.printable, k=200))])
-    code, machine = draw.choice([0, 0, 0, 1, 127]), draw.choice(["generic-slurm", "generic-pbs"])
+    code = draw.choice([0, 0, 0, 1, 127])
+    machine = draw.choice(["generic-slurm", "generic-pbs"])
     return submission(reply.encode("latin1"), code, machine)
 
 
@@ -471,15 +474,14 @@ TYPED = ("format", "elements", "cutoff", "members", "heads", "attributes", "lapl
 
 def ensembles(draw: Random) -> Case:
     """Open an ensemble whose bits are flipped, or whose fields are wrong under right checksums."""
-    kind, wants = (
-        draw.choice(["flip", "cut", "manifest", "manifest", "manifest", "card", "entry"]),
-        "any",
-    )
+    kind = draw.choice(["flip", "cut", "manifest", "manifest", "manifest", "card", "entry"])
+    wants = "any"
     whole = entries()
     if kind == "flip":
         data = flip(draw, ENSEMBLE)
     elif kind == "cut":
-        data, wants = cut(draw, ENSEMBLE), "fail"
+        data = cut(draw, ENSEMBLE)
+        wants = "fail"
     elif kind == "manifest":
         before = json.loads(whole["ensemble.json"])
         manifest, wrong = mutated_values(draw, before)
@@ -526,7 +528,8 @@ def journals(draw: Random) -> Case:
     """Read a journal that is flipped, cut, or wrong under right checksums."""
     data = run_files()["run/events.jsonl"]
     rows = data.splitlines(keepends=True)
-    kind, wants = draw.choice(["flip", "cut", "lines", "wrong", "wrong", "wrong"]), "any"
+    kind = draw.choice(["flip", "cut", "lines", "wrong", "wrong", "wrong"])
+    wants = "any"
     if kind == "flip":
         place = draw.randrange(len(data))
         wants = "fail" if place < len(data) - len(rows[-1]) - len(rows[-2]) else "any"

@@ -119,7 +119,8 @@ def unbroken() -> dict[str, Any]:
 
 def await_moment(draw: random.Random, controller: "subprocess.Popen[bytes]") -> None:
     """Wait for a drawn event, and a little longer; not for one after the last."""
-    moment, seen = draw.choice(MOMENTS), len(events(Path()))
+    moment = draw.choice(MOMENTS)
+    seen = len(events(Path()))
     while controller.poll() is None:
         new = [event["event"] for event in events(Path())[seen:]]
         if moment in new or "finished" in new:
@@ -142,9 +143,11 @@ def kill(target: str, draw: random.Random, controller: "subprocess.Popen[bytes]"
 
 def main() -> None:
     """Break a campaign, run the same command until it is done, and compare."""
-    draw, wanted = random.Random(Path("seed").read_text()), unbroken()
+    draw = random.Random(Path("seed").read_text())
+    wanted = unbroken()
     write_campaign(Path().resolve())
-    controller, killed = start(Path()), list[str]()
+    controller = start(Path())
+    killed = list[str]()
     for _ in range(draw.choice([1, 2, 3])):
         await_moment(draw, controller)
         if controller.poll() is None and (one := kill(draw.choice(TARGETS), draw, controller)):

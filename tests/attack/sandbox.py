@@ -279,9 +279,11 @@ class Sandbox:
         done, end = self._request(request, case, before := _checksums(work))
         seconds = done["seconds"]
         if done["why"]:
-            kind, why = "hang", done["why"]
+            kind = "hang"
+            why = done["why"]
         elif done["skipped"]:
-            kind, why = "skipped", done["skipped"]
+            kind = "skipped"
+            why = done["skipped"]
         else:
             kind, why = judge(case, end)
         if case.again and kind == "clean" and end.code:
@@ -373,7 +375,8 @@ class Watcher:
 
     def __init__(self, case: Mapping[str, Any]) -> None:
         """Open the pipes."""
-        self.case, self.printed = case, (bytearray(), bytearray())
+        self.case = case
+        self.printed = (bytearray(), bytearray())
         pipes = [os.pipe(), os.pipe()]
         self.read, self.write = zip(*pipes, strict=True)
         self._open = list(self.read)
@@ -383,7 +386,9 @@ class Watcher:
         for end in self.write:
             os.close(end)
         began = changed = time.monotonic()
-        before, watched, interrupt_requested = 0.0, os.pidfd_open(pid), False
+        before = 0.0
+        watched = os.pidfd_open(pid)
+        interrupt_requested = False
         with contextlib.closing(os.fdopen(watched)):
             while watched not in self._read(0.1, watched):
                 now = time.monotonic()
@@ -397,7 +402,8 @@ class Watcher:
                 if max(map(len, self.printed)) > MOST_PRINTED:
                     return f"more than {MOST_PRINTED} bytes printed"
                 if self.case["interrupted"] and not interrupt_requested and now - changed > 1.0:
-                    interrupt_requested, changed = True, now
+                    interrupt_requested = True
+                    changed = now
                     os.kill(pid, signal.SIGINT)
                 if (
                     max(
@@ -471,7 +477,10 @@ def _begin(case: Mapping[str, Any], streams: Sequence[int]) -> None:
 
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-BIND, REMOUNT, READ_ONLY, PRIVATE = 1 << 12, 1 << 5, 1, 1 << 18 | 1 << 14
+BIND = 1 << 12
+REMOUNT = 1 << 5
+READ_ONLY = 1
+PRIVATE = 1 << 18 | 1 << 14
 
 
 class Missing(Exception):
@@ -654,8 +663,10 @@ NOTHING = {"code": 0, "why": "", "seconds": 0.0, "memory_kills": 0, "out": "", "
 
 def _run(case: dict[str, Any], main: Callable[[], None]) -> dict[str, Any]:
     """Run a case in a fork; return what there is to say of it."""
-    began, watcher = time.monotonic(), Watcher(case)
-    place, group = Path(case["place"]), None
+    began = time.monotonic()
+    watcher = Watcher(case)
+    place = Path(case["place"])
+    group = None
     if case["memory_mb"] is not None:
         group = _memory_group(place.name, case["memory_mb"])
     case["group"] = group and str(group)

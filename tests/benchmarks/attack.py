@@ -26,7 +26,8 @@ def attack(
     cases: Iterable[Case], *, minutes: float, kept: Path | None, warm: bool
 ) -> dict[str, float]:
     """Run cases, print each defect, and count the verdicts."""
-    counts, end = Counter[str](), time.monotonic() + 60 * minutes
+    counts = Counter[str]()
+    end = time.monotonic() + 60 * minutes
     with Sandbox(warm=warm) as sandbox:
         for case in cases:
             if time.monotonic() > end:

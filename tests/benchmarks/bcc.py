@@ -98,7 +98,8 @@ def total_of(outputs: dict[str, np.ndarray]) -> float:
 
 def symmetries(positions: np.ndarray) -> list[np.ndarray]:
     """Give every numbering of the atoms that a rotation or reflection of the cluster makes."""
-    centre, results = positions.mean(axis=0), []
+    centre = positions.mean(axis=0)
+    results = []
     for axes in itertools.permutations(range(3)):
         for signs in itertools.product((1, -1), repeat=3):
             turned = (positions - centre)[:, axes] * signs + centre
@@ -133,7 +134,8 @@ def data(seed: int, even: bool = False, count: int = 500) -> tuple[Columns, floa
     random = np.random.default_rng(seed)
     graphs, guesses = zip(*(cluster(n, random, even) for n in range(count)), strict=True)
     made = columns_of(graphs, TARGETS)
-    train, rest = int(0.7 * count), int(0.15 * count)
+    train = int(0.7 * count)
+    rest = int(0.15 * count)
     split = random.permutation(np.repeat([0, 1, 4], (train, rest, count - train - rest)))
     totals = made.targets["total"][:, 0]
     missed = np.abs(totals - guesses)[split == 4].mean() / np.ptp(totals)
@@ -190,7 +192,10 @@ def main() -> None:
     keep_freed_memory()
     seeds, epochs, count = ((0,), 20, 500) if options.quick else ((0, 1, 2), 100, 500)
     if options.smoke:
-        seeds, epochs, count, options.convs = (0,), 1, 40, ["gin"]
+        seeds = (0,)
+        epochs = 1
+        count = 40
+        options.convs = ["gin"]
     sets = {(seed, even): data(seed, even, count) for seed in seeds for even in (False, True)}
     figures = {"bcc_floor": round(statistics.mean(sets[s, False][1] for s in seeds), 5)}
     for conv in options.convs or (QUICK if options.quick else CONV_SPECS):

@@ -27,7 +27,8 @@ FEWEST_GROUPS = 10
 
 def record(name: str, store: Path, head: str) -> None:
     """Store the atomic number of each row of a head."""
-    graphs, arrays = open_store(store), {}
+    graphs = open_store(store)
+    arrays = {}
     for split in SPLITS:
         indices = graphs.indices_of(split)
         columns = graphs.take(indices)
@@ -55,7 +56,8 @@ def measure(name: str) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         scale=1.0,
         stratum=SYMBOLS[elements["sel"]],
     )
-    sigma, group = known.sigma(test.spread), heads[head]["test"].group
+    sigma = known.sigma(test.spread)
+    group = heads[head]["test"].group
     half = {
         "all": known.half_width(sigma),
         "element": known.half_width(sigma, 0.9, SYMBOLS[elements["test"]]),

@@ -233,7 +233,8 @@ def count_by_element(
     (store,) = (out / "data").glob("*.bp")
     graphs = open_store(store, access="windows")
     rows = graphs.indices_of("test")
-    columns, group = graphs.take(rows), graphs.group[rows]
+    columns = graphs.take(rows)
+    group = graphs.group[rows]
     owner = np.repeat(np.arange(len(rows)), columns.num_nodes())
     node = columns.levels[head] == "node"
     position = np.full(len(columns.masks[head]), -1)
@@ -294,7 +295,8 @@ def count_outside(cells: Iterable[dict[str, Any]]) -> float:
 
     The heads of a structure err together, so that they are one group: their mean hits.
     """
-    groups, hits = collections.Counter[str](), collections.Counter[str]()
+    groups = collections.Counter[str]()
+    hits = collections.Counter[str]()
     for heads in cells:
         tables = [head["elements"] for head in heads.values()]
         for symbol in set().union(*tables):

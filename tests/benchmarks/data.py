@@ -65,7 +65,8 @@ def turns(ours: Callable[[], object], peer: Callable[[], object], count: int) ->
 def batches(path: Path, count: int) -> dict[str, float]:
     """Batches of 64 out of memory, in the same random order."""
     columns = graphs.in_memory(path)
-    data, targets = graphs.as_data(columns), tuple(columns.targets)
+    data = graphs.as_data(columns)
+    targets = tuple(columns.targets)
     steps = steps_of(columns.num_graphs, BATCH)
 
     def ours() -> None:
@@ -82,7 +83,8 @@ def batches(path: Path, count: int) -> dict[str, float]:
 def from_disk(path: Path, folder: Path, count: int) -> dict[str, float]:
     """One pass over a store that is on disk: opened anew each time, no object is kept."""
     columns = graphs.in_memory(path)
-    data, targets = graphs.as_data(columns), tuple(columns.targets)
+    data = graphs.as_data(columns)
+    targets = tuple(columns.targets)
     samples = folder / "samples"
     samples.mkdir()
     for row, one in enumerate(data):
@@ -112,7 +114,8 @@ def from_disk(path: Path, folder: Path, count: int) -> dict[str, float]:
         for _ in DataLoader(graphs.Stored(folder / "one_file"), batch_size=BATCH, sampler=order):
             pass
 
-    each, whole = turns(ours, one_pickle_each, count), turns(ours, one_file, count)
+    each = turns(ours, one_pickle_each, count)
+    whole = turns(ours, one_file, count)
     return {"pickles": each["ratio"], "one_file": whole["ratio"]}
 
 
@@ -293,7 +296,8 @@ def main() -> None:
 def smoke() -> dict[str, float]:
     """Measure on small graphs; neighbours of crystals where there are some, memory not at all."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder, small = Path(scratch), Path(scratch) / "small.bp"
+        folder = Path(scratch)
+        small = Path(scratch) / "small.bp"
         graphs.small_graphs(small, 256)
         result = batches(small, 1) | from_disk(small, folder, 1)
         result |= balance(small, 1280, ("schnet", "painn"))

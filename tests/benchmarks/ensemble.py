@@ -172,7 +172,8 @@ def same(actual: tuple[np.ndarray, np.ndarray], wanted: tuple[np.ndarray, np.nda
 
 def compare(kind: str, count: int, rounds: int) -> dict[str, float]:
     """Return how much quicker one engine is than separate calls, and what it takes."""
-    atoms, engine = structures(kind, count), EagerEngine(members(), CPU)
+    atoms = structures(kind, count)
+    engine = EagerEngine(members(), CPU)
     peers = {"separate": members(), "separate_eager": members(kernels="eager")}
     ways: dict[str, Callable[[], object]] = {
         name: partial(separate, each, atoms) for name, each in peers.items()
@@ -192,7 +193,8 @@ def compare(kind: str, count: int, rounds: int) -> dict[str, float]:
 
 def shares(kind: str, count: int) -> dict[str, float]:
     """Say where separate calls and ours spend their time, in milliseconds of CPU a structure."""
-    atoms, nets = structures(kind, count), members()
+    atoms = structures(kind, count)
+    nets = members()
     timed: dict[str, Callable[[], object]] = {
         "peer_graphs": lambda: [[graph(a, m.cutoff) for a in atoms] for m in nets],
         "peer_all": lambda: separate(nets, atoms),
@@ -221,7 +223,8 @@ def peak(how: str, count: int, times: int = 5) -> float:
 def measure_peak(how: str, count: int) -> None:
     from hydragnn_hpo.training.memory import measure_peak_bytes
 
-    atoms, nets = structures("crystals", count), members()
+    atoms = structures("crystals", count)
+    nets = members()
     engine = EagerEngine([nets[int(how)]] if how.isdigit() else nets, CPU)
     together(engine, atoms[:8], EDGES_PER_BATCH)
     columns = columns_of_atoms(atoms, rules_for(LONGEST))

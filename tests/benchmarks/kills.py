@@ -265,7 +265,10 @@ class Campaign:
     def __init__(self, folder: Path, kind: str, place: Place, epochs: int) -> None:
         """Write it; ``start`` runs it."""
         folder.mkdir(parents=True)
-        self.run, self.kind, self._place, self._folder = folder / "run", kind, place, folder
+        self.run = folder / "run"
+        self.kind = kind
+        self._place = place
+        self._folder = folder
         self.path = write_campaign(folder, kind, place.machine, epochs)
 
     def start(self) -> None:
@@ -395,7 +398,8 @@ class Schedule:
         before, deadline = -1, 0.0
         while not self._over(campaign):
             if (now := len(campaign.events())) != before:
-                before, deadline = now, time.monotonic() + PATIENCE
+                before = now
+                deadline = time.monotonic() + PATIENCE
             assert time.monotonic() < deadline, f"the campaign hangs: {campaign.last_words()}"
             time.sleep(0.2)
 
@@ -434,7 +438,8 @@ class Schedule:
         """Kill or freeze something; None if there is no such thing now."""
         target = self.chance.choice(TARGETS)
         freeze = self.chance.choice((*self.freezes, 0.0, 0.0))
-        host, pids = "", list[int]()
+        host = ""
+        pids = list[int]()
         if target == "controller":
             pids = [campaign.controller.pid]
         elif target == "host":
@@ -451,7 +456,8 @@ class Schedule:
         }
         how = f"frozen {freeze:.1f} s" if freeze else "killed"
         outlived = freeze > 0 or (target == "controller" and not isinstance(place, Local))
-        what, now = f"{target} {'frozen' if freeze else 'killed'}", time.time()
+        what = f"{target} {'frozen' if freeze else 'killed'}"
+        now = time.time()
         seen = len(campaign.events())
         hit = Hit(what, trials - {""}, now, seen, now + freeze, outlived)
         print(f"  {target} {host} {how}, running {sorted(hit.trials)}", flush=True)
@@ -562,7 +568,8 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
     for backend in backends:
         (folder / backend).mkdir()
         place = PLACES[backend](folder / backend)
-        before, until = schedule.kills, time.monotonic() + 60.0 * arguments.minutes
+        before = schedule.kills
+        until = time.monotonic() + 60.0 * arguments.minutes
         try:
             while (left := arguments.kills - (schedule.kills - before)) > 0:
                 if time.monotonic() > until:
@@ -620,7 +627,8 @@ def smoke(folder: Path) -> dict[str, float]:
     campaign = Campaign(folder / "campaign", "brief", place, 1)
     dry_run(campaign.path)
     shutil.copytree(GOLDENS / "run", campaign.run)
-    outcome, events = read_outcome(campaign), campaign.events()
+    outcome = read_outcome(campaign)
+    events = campaign.events()
     hit = Hit("rank killed", set(outcome.errors), events[0]["time"], 1, events[0]["time"], False)
     return {
         "results": len(outcome.errors),
@@ -651,7 +659,9 @@ def main() -> None:
     add_smoke(parser)
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.backends, arguments.kills, arguments.minutes = ["local"], 3, 0.1
+        arguments.backends = ["local"]
+        arguments.kills = 3
+        arguments.minutes = 0.1
     if arguments.folder:
         arguments.folder.mkdir(parents=True)
         measure(arguments, arguments.folder)

@@ -63,7 +63,8 @@ def molecule(random: np.random.Generator, name: str, most: int | None) -> Graph:
         name: of the structure.
         most: edges that an atom receives, those of the first atoms; None for all within the cutoff.
     """
-    size, positions = int(random.integers(15, 26)), np.zeros((1, 3))
+    size = int(random.integers(15, 26))
+    positions = np.zeros((1, 3))
     while len(positions) < size:
         way = random.normal(size=3)
         grown = positions[random.integers(len(positions))]
@@ -71,7 +72,8 @@ def molecule(random: np.random.Generator, name: str, most: int | None) -> Graph:
         if (np.linalg.norm(positions - grown, axis=1) > 1.0).all():
             positions = np.vstack((positions, grown))
     numbers = random.choice([1, 6, 7, 8], size, p=[0.5, 0.35, 0.05, 0.1]).astype(np.int16)
-    free, nowhere = np.zeros(3, dtype=bool), np.zeros((3, 3))
+    free = np.zeros(3, dtype=bool)
+    nowhere = np.zeros((3, 3))
     edges, shift = find_edges(positions, nowhere, free, CUTOFF)
     if most is not None:
         received = edges[:, 1]  # sorted
@@ -122,7 +124,9 @@ class Bench:
 
         made(True)
         laid = [seconds(lambda: made(True)) - seconds(lambda: made(False)) for _ in range(9)]
-        batches, given, energy = made(True), made(False), columns.targets["energy"]
+        batches = made(True)
+        given = made(False)
+        energy = columns.targets["energy"]
         edges = sum(batch.edge_index.shape[1] for batch in batches)
         atoms = sum(len(batch.numbers) for batch in batches)
         return cls(
@@ -196,7 +200,8 @@ class Pair:
         from pyg_models import loss_of
 
         net, heads = our_net(conv, bench, forces)
-        peer, scale = peer_net(conv, bench), (bench.mean, bench.std)
+        peer = peer_net(conv, bench)
+        scale = (bench.mean, bench.std)
         return cls(
             (net, peer),
             (
@@ -252,7 +257,8 @@ class Pair:
             bench: the batches.
             budget: CPU time to spend in seconds; there are at least 2 turns.
         """
-        rows, ends = len(bench.batches), time.process_time() + budget
+        rows = len(bench.batches)
+        ends = time.process_time() + budget
         results: list[tuple[float, float]] = []
         while len(results) < 2 or time.process_time() < ends:
             turn = len(results)
@@ -318,7 +324,10 @@ def share_of_bandwidth(conv: str, bench: Bench, budget: float, bandwidth: float)
     from hydragnn_hpo.model.kernels import numba_passes
 
     net, heads = our_net(conv, bench, False, "numba")
-    run_loop, moved, spent, steps = numba_passes.run_loop, 0, 0.0, 0
+    run_loop = numba_passes.run_loop
+    moved = 0
+    spent = 0.0
+    steps = 0
 
     def noted(name: str, *arrays: Any) -> None:
         nonlocal moved, spent
@@ -364,7 +373,9 @@ def measured_forces(conv: str, bench: Bench, budget: float) -> dict[str, float]:
 
 def measured_kernels(conv: str, bench: Bench, budget: float) -> dict[str, float]:
     """Measure our steps with compiled loops beside those with torch's operations."""
-    figures, plain = {}, replace(bench, layout_seconds=0.0)  # both sides lay out edges alike
+    # both sides lay out edges alike
+    figures = {}
+    plain = replace(bench, layout_seconds=0.0)
     for name, forces in (("kernels", False), ("kernels_forces", True)):
         pair = Pair.of_kernels(conv, plain, forces)
         for side in (0, 1):
@@ -438,7 +449,8 @@ def profiled(conv: str, forces: bool, count: int = 15) -> None:
     inside = sum(sum(spent) for _, spent in rows) / count
     print(f"a step takes {1000 * whole:.1f} ms, {1000 * inside:.1f} of them in operations")
     for (name, shapes), spent in rows[:20]:
-        each, calls = 1000 * sum(spent) / count, len(spent) // count
+        each = 1000 * sum(spent) / count
+        calls = len(spent) // count
         print(f"{each:6.2f} ms in {calls:3} calls: {name} {shapes}"[:110])
 
 
@@ -468,7 +480,9 @@ def main() -> None:
     if args.quick:
         args.seconds = 0.15
     if args.smoke:
-        args.quick, args.seconds, args.only = True, 0.0, ["schnet"]
+        args.quick = True
+        args.seconds = 0.0
+        args.only = ["schnet"]
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     keep_freed_memory()

@@ -56,7 +56,8 @@ def campaign(run: Path, quick: bool) -> Path:
 
 def train(run: Path, quick: bool) -> float:
     """Run the campaign; give its minutes."""
-    path, started = campaign(run, quick), time.monotonic()
+    path = campaign(run, quick)
+    started = time.monotonic()
     command = [sys.executable, "-m", "hydragnn_hpo", "run", str(path), "--run", str(run)]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return (time.monotonic() - started) / 60
@@ -95,7 +96,8 @@ def line(energies: np.ndarray, step: float) -> tuple[float, float]:
 
 def skin_ratio(atoms: Atoms, ensemble: Path, repeats: int) -> tuple[float, float]:
     """Give CPU time of a step with a fresh list over one with a kept list, and steps per CPU-s."""
-    kept, fresh = EnsembleCalculator(ensemble), EnsembleCalculator(ensemble, skin=0.0)
+    kept = EnsembleCalculator(ensemble)
+    fresh = EnsembleCalculator(ensemble, skin=0.0)
     ratios, rates = [], []
     for _ in range(repeats):
         spent = []
@@ -150,7 +152,8 @@ def smoke(folder: Path, data: Path) -> dict[str, float]:
 
 def measure(run: Path, data: Path, *, steps: int, quick: bool) -> dict[str, float]:
     """Let the molecule move in every way."""
-    ensemble, atoms = run / "ensemble.zip", start(data)
+    ensemble = run / "ensemble.zip"
+    atoms = start(data)
     calculator = EnsembleCalculator(ensemble)
     whole = move(atoms, calculator, steps, STEP)
     drift, swing = line(whole, STEP)
@@ -195,7 +198,8 @@ def main() -> None:
         if options.smoke:
             finish(__file__, smoke(Path(scratch), file), keep=False)
             return
-        run, figures = options.run or Path(scratch) / "run", dict[str, float]()
+        run = options.run or Path(scratch) / "run"
+        figures = dict[str, float]()
         if not (run / "ensemble.zip").exists():
             figures["minutes_of_training"] = train(run, options.quick)
         summary = json.loads((run / "summary.json").read_text())["ensemble"]["heads"]

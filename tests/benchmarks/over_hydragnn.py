@@ -233,8 +233,10 @@ def main() -> None:
     if args.quick or args.smoke:
         args.seconds = 0.5 if args.quick else 0.0
     convs = args.only or (["egnn"] if args.smoke else list(THEIRS))
-    count, started = (1 if args.quick or args.smoke else 4), time.monotonic()
-    spawn, pipes = multiprocessing.get_context("spawn"), {}
+    count = 1 if args.quick or args.smoke else 4
+    started = time.monotonic()
+    spawn = multiprocessing.get_context("spawn")
+    pipes = {}
     for side in SIDES:
         pipes[side], theirs = spawn.Pipe()
         spawn.Process(target=work, args=(side, count, theirs), daemon=True).start()

@@ -149,7 +149,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.run or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        path, run = campaign(name, QUICK if quick else FULL, folder), folder / "run"
+        path = campaign(name, QUICK if quick else FULL, folder)
+        run = folder / "run"
         if options.smoke:
             dry_run(path)
             run = golden_run(folder)

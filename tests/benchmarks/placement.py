@@ -65,7 +65,8 @@ EQUAL = {200: 1024, 2000: 256}
 
 def widths(most: int) -> tuple[int, ...]:
     """Return the widths a trial may have: all up to 32, then 16 steps to each doubling."""
-    results, step = list(range(1, 33)), 2
+    results = list(range(1, 33))
+    step = 2
     while results[-1] < most:
         results += [results[-1] + step * count for count in range(1, 17)]
         step *= 2
@@ -98,7 +99,8 @@ def first_that_fits(
     order: Sequence[Task], size: dict[str, int], pool: SlotPool, *, backfill: bool
 ) -> Plan:
     """Start trials in turn at given sizes; with ``backfill`` one that does not fit stops nobody."""
-    room, starts = pool.copy(), []
+    room = pool.copy()
+    starts = []
     for task in order:
         taken = room.take(size[task.name])
         if taken is None and (not backfill or not room.free):
@@ -174,7 +176,9 @@ def moldable(works: Sequence[SimulatedWork], slots: int) -> Decide:
 def list_makespan(seconds: Floats, sizes: NDArray[np.int64], slots: int) -> float:
     """Return the makespan of longest first with backfill."""
     order = np.argsort(-seconds, kind="stable")
-    waiting, free, now = [(seconds[row], int(sizes[row])) for row in order], slots, 0.0
+    waiting = [(seconds[row], int(sizes[row])) for row in order]
+    free = slots
+    now = 0.0
     running: list[tuple[float, int]] = []
     while waiting or running:
         left = []
@@ -286,7 +290,8 @@ def main() -> None:
     if options.smoke:
         result = run(Case(200, "0", replace(MACHINE, hosts=512)), 1, 10) | decisions(1, 20, 512)
         return finish(__file__, result, keep=False)
-    rehearsal, figures = Rehearsal(options.quick), dict[str, float]()
+    rehearsal = Rehearsal(options.quick)
+    figures = dict[str, float]()
     for count in (200, 2000):
         share = 4 if options.quick and count == 2000 else 1
         machine = replace(MACHINE, hosts=MACHINE.hosts // share)

@@ -49,7 +49,8 @@ def cluster(number: int, random: np.random.Generator) -> Graph:
     nodes = int(random.integers(4, 25))
     places = random.permutation(np.argwhere(np.ones((3, 3, 4))))[:nodes]
     positions = 1.5 * places + random.normal(0.0, 0.1, (nodes, 3))
-    nowhere, free = np.zeros((3, 3)), np.zeros(3, dtype=bool)
+    nowhere = np.zeros((3, 3))
+    free = np.zeros(3, dtype=bool)
     edges, shift = find_edges(positions, nowhere, free, CUTOFF)
     numbers = random.integers(1, 9, nodes).astype(np.int16)
     targets = {"energy": random.normal(size=1)}
@@ -89,7 +90,9 @@ def train(out: Path, trial: TrialConfig, columns: Columns, port: int) -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     keep_freed_memory()
-    ranks, ends, peaks = join_ranks(), [], []
+    ranks = join_ranks()
+    ends = []
+    peaks = []
 
     def record(kind: str, **values: Any) -> None:
         if kind == "epoch":
@@ -139,14 +142,17 @@ def errors(stats: StoreStats, results: list[dict[str, Any]]) -> dict[str, list[f
     listed: dict[str, list[float]] = {}
     pairs = [(TrialConfig.model_validate(each["config"]), each) for each in results]
     for seen, rest in halves(pairs):
-        costs, plain = CostModel(stats), CostModel(stats)
+        costs = CostModel(stats)
+        plain = CostModel(stats)
         for trial, took in seen:
             costs.observe(trial, 1, took["seconds"])
             costs.observe_memory(trial, 1, took["bytes"])
         ratios = [took["seconds"] / plain.price(trial).epoch_seconds(1) for trial, took in seen]
-        factor, alike = statistics.median(ratios), statistics.median(t["seconds"] for _, t in seen)
+        factor = statistics.median(ratios)
+        alike = statistics.median(t["seconds"] for _, t in seen)
         for trial, took in rest:
-            first, second = plain.price(trial), costs.price(trial)
+            first = plain.price(trial)
+            second = costs.price(trial)
             for name, estimate in (
                 ("error_formula", factor * first.epoch_seconds(1)),
                 ("error_corrected", second.epoch_seconds(1)),
@@ -163,7 +169,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one round, nothing recorded")
     add_smoke(parser)
     options = parser.parse_args()
-    quick, convs = options.quick or options.smoke, CONVS[:1] if options.smoke else CONVS
+    quick = options.quick or options.smoke
+    convs = CONVS[:1] if options.smoke else CONVS
     trials = [config(conv, *sizes) for sizes in SIZES for conv in convs]
     columns = clusters(20 if options.smoke else 160)
     result = measured(trials, columns, 1 if quick else 7)

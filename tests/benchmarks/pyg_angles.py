@@ -141,9 +141,11 @@ class EdgeGatedPeer(MessagePassing):
 
     def __init__(self, width: int, keeps: bool) -> None:
         super().__init__(aggr="add")
-        self.receive, self.send = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.receive = nn.Linear(width, width)
+        self.send = nn.Linear(width, width, bias=False)
         self.gate = nn.Linear(width, width, bias=False)
-        self.own, self.value = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.own = nn.Linear(width, width)
+        self.value = nn.Linear(width, width, bias=False)
         self.norm = nn.LayerNorm(width)
         self.edge_norm = nn.LayerNorm(width) if keeps else None
 
@@ -179,12 +181,14 @@ class ALIGNNPeer(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        width, last = sizes.features, sizes.layer + 1 == sizes.layers
+        width = sizes.features
+        last = sizes.layer + 1 == sizes.layers
         self.reach, self.orders = 3.5, 8
         first = sizes.layer == 0
         self.measure = perceptron(sizes.basis, width, width) if first else None
         self.bend = nn.Linear(self.orders, width) if first else None
-        self.between, self.along = EdgeGatedPeer(width, not last), EdgeGatedPeer(width, not last)
+        self.between = EdgeGatedPeer(width, not last)
+        self.along = EdgeGatedPeer(width, not last)
 
     def forward(
         self, x: Tensor, state: Bonds | None, edges: Geometry

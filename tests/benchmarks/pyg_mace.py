@@ -34,7 +34,8 @@ class MACEPeer(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width = sizes.features
-        self.scale, self.width = 1.0 / sizes.degree, width
+        self.scale = 1.0 / sizes.degree
+        self.width = width
         reads = NODE_MAX_ELL if sizes.layer else 0
         writes = NODE_MAX_ELL if sizes.layer + 1 < sizes.layers else 0
         sent, gathered, made = (natural(width, top) for top in (reads, MAX_ELL, writes))

@@ -39,7 +39,8 @@ class PeerNet(nn.Module):
 
     def __init__(self, layer: type[nn.Module], sizes: Sizes) -> None:
         super().__init__()
-        self.sizes, width = sizes, sizes.features
+        self.sizes = sizes
+        width = sizes.features
         self.embedding = nn.Embedding(119, width)
         frequencies = torch.arange(1, sizes.basis + 1) * math.pi / sizes.cutoff
         self.register_buffer("frequencies", frequencies)
@@ -51,7 +52,8 @@ class PeerNet(nn.Module):
     def forward(self, data: Batch, forces: bool = False) -> tuple[Tensor, Tensor | None]:
         positions = data.pos.detach().requires_grad_(True) if forces else data.pos
         geometry = self.geometry(positions, data)
-        scalars, state = self.embedding(data.z), None
+        scalars = self.embedding(data.z)
+        state = None
         for norm, conv in zip(self.norms, self.convs, strict=True):
             change, state = conv(norm(scalars), state, geometry)
             scalars = scalars + change

@@ -53,7 +53,8 @@ class GATPeer(MessagePassing):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(aggr="add", node_dim=0)
-        width, self.heads = sizes.features, 4
+        width = sizes.features
+        self.heads = 4
         self.send = nn.Linear(width, width)
         self.receive = nn.Linear(width, width)
         self.edge = nn.Linear(sizes.basis, width, bias=False)
@@ -61,11 +62,13 @@ class GATPeer(MessagePassing):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, state: None, edges: Geometry) -> tuple[Tensor, None]:
-        count, shape = x.shape[0], (-1, self.heads, x.shape[1] // self.heads)
+        count = x.shape[0]
+        shape = (-1, self.heads, x.shape[1] // self.heads)
         index, _ = add_self_loops(edges.edge_index, num_nodes=count)
         loops = torch.cat((edges.envelope, x.new_ones(count, 1)))
         basis = torch.cat((edges.basis, x.new_zeros(count, edges.basis.shape[1])))
-        sent, received = self.send(x).view(shape), self.receive(x).view(shape)
+        sent = self.send(x).view(shape)
+        received = self.receive(x).view(shape)
         alpha = self.edge_updater(
             index, x=(sent, received), basis=self.edge(basis).view(shape), envelope=loops
         )

@@ -28,7 +28,8 @@ class PaiNNPeer(MessagePassing):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(aggr="add", node_dim=0)
-        width, self.parts = sizes.features, 3 if sizes.layer else 2
+        width = sizes.features
+        self.parts = 3 if sizes.layer else 2
         self.send = perceptron(width, width, self.parts * width)
         self.filter = nn.Linear(sizes.basis, self.parts * width)
         self.mix = nn.Linear(width, 2 * width, bias=False)
@@ -70,7 +71,8 @@ class PNAEqPeer(MessagePassing):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(aggr=None, node_dim=0)
-        width, self.parts = sizes.features, 3 if sizes.layer else 2
+        width = sizes.features
+        self.parts = 3 if sizes.layer else 2
         self.send = perceptron(width, width, self.parts * width)
         self.receive = nn.Linear(width, width)
         self.filter = nn.Linear(sizes.basis, self.parts * width)
@@ -125,9 +127,12 @@ class ETPeer(MessagePassing):
 
     def __init__(self, sizes: Sizes, heads: int = 8) -> None:
         super().__init__(aggr="add", node_dim=0)
-        width, self.parts = sizes.features, 3 if sizes.layer else 2
-        self.heads, self.scale = heads, sizes.degree**-0.5
-        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        width = sizes.features
+        self.parts = 3 if sizes.layer else 2
+        self.heads = heads
+        self.scale = sizes.degree**-0.5
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
         self.near = nn.Linear(sizes.basis, width)
         self.send = nn.Linear(width, self.parts * width)
         self.filter = nn.Linear(sizes.basis, self.parts * width)

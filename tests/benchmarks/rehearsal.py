@@ -120,7 +120,8 @@ def measure_link(
 
 def be_agents(folder: Path, port: int, count: int, messages: int) -> None:
     """Send ``messages`` messages over each of ``count`` links, and read the answers."""
-    to, keys = ControllerAddress("127.0.0.1", port, 1, 60.0, "run"), find_keys(folder)
+    to = ControllerAddress("127.0.0.1", port, 1, 60.0, "run")
+    keys = find_keys(folder)
     with zmq.Context() as context:
         links = [AgentLink(to, keys, context) for _ in range(count)]
         for number in range(1, messages + 1):

@@ -39,10 +39,12 @@ SCREEN = {"width": 1400, "height": 900}
 def build(run: Path, out: Path) -> dict[str, float]:
     """Write a report with the command; give seconds of the clock and of the processor."""
     command = [sys.executable, "-m", "hydragnn_hpo", "report", str(run), "--out", str(out)]
-    begin, used = time.monotonic(), processor_seconds()
+    begin = time.monotonic()
+    used = processor_seconds()
     subprocess.run(command, check=True, stdout=sys.stderr)
     seconds = time.monotonic() - begin
-    cpu, size = processor_seconds() - used, out.stat().st_size / 1e6
+    cpu = processor_seconds() - used
+    size = out.stat().st_size / 1e6
     return {"build_seconds": seconds, "build_cpu_seconds": cpu, "megabytes": size}
 
 

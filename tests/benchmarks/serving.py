@@ -106,7 +106,8 @@ def measure(path: Path, folder: Path, *, rounds: int, count: int) -> dict[str, f
     results = [item for _, item in READERS["extxyz"].read(source, 0, 9 * count)][::9]
     molecules = [item for item in results if isinstance(item, Atoms)]
     bodies = [body(atoms) for atoms in molecules]
-    ensemble, service = Ensemble.load(path), Service(path, folder)
+    ensemble = Ensemble.load(path)
+    service = Service(path, folder)
     times: dict[str, list[float]] = {"alone": [], "one": [], "many": []}
     latencies: list[float] = []
     try:

@@ -72,7 +72,8 @@ def main(folder: Path, spectra: Path) -> None:
     data = Path(os.environ["HYDRAGNN_HPO_DATA"])
     write_crystals(data / CRYSTALS, folder / "metals.extxyz")
     for name, head, target in (("xtb_spectra", "dos", DOS), ("metals", "kind", KIND)):
-        campaign, run = write_campaign(folder, name, head, target), folder / f"{name}.run"
+        campaign = write_campaign(folder, name, head, target)
+        run = folder / f"{name}.run"
         command = [sys.executable, "-m", "hydragnn_hpo", "run", str(campaign), "--run", str(run)]
         subprocess.run(command, check=True, stdout=sys.stderr)
         scores = json.loads((run / "report/ensemble.json").read_text())["heads"][head]

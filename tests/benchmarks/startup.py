@@ -60,7 +60,8 @@ def warm(trial: TrialDir, backend: LocalBackend, width: int) -> float:
     )
     spec = {"trial_dir": str(trial.path), "attempt": 1}
     slots = backend.slots[:width]
-    name, placed = trial.path.name, time.time()
+    name = trial.path.name
+    placed = time.time()
     backend.start(Job(name, "train", width, spec, place / "log", None, slots))
     wait_for(backend, "ended", name)
     return first_step(trial, placed)

@@ -169,7 +169,9 @@ class Plain:
     """The loop that PyG's users write."""
 
     def __init__(self, trainer: Trainer, loader: Any) -> None:
-        self.trainer, self.loader, self.net = trainer, loader, trainer.model
+        self.trainer = trainer
+        self.loader = loader
+        self.net = trainer.model
         self.optimizer = fused(self.net)
         self.schedule = cosine(self.optimizer)
 
@@ -341,7 +343,8 @@ def weak_scaling(conv: str, turns: int, steps: int = STEPS) -> dict[str, float]:
         for ranks in (one, other, two):
             epoch_of(ranks)
         for _ in range(turns):
-            ((alone, _, _),), both = epoch_of(one), epoch_of(two)
+            ((alone, _, _),) = epoch_of(one)
+            both = epoch_of(two)
             strangers = epoch_of([*one, *other])
             ratios.append(alone / max(spent for spent, _, _ in both))
             limits.append(alone / max(spent for spent, _, _ in strangers))

@@ -103,7 +103,8 @@ def campaign(name: str, what: dict[str, Any], seed: int, folder: Path) -> Path:
 
 def run(name: str, what: dict[str, Any], seed: int, folder: Path) -> dict[str, Any]:
     """Run one campaign, or go on with it, and give what its summary says of the heads."""
-    path, out = campaign(name, what, seed, folder), folder / f"run{seed}"
+    path = campaign(name, what, seed, folder)
+    out = folder / f"run{seed}"
     command = [sys.executable, "-m", "hydragnn_hpo", "run", str(path), "--run", str(out)]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return heads_of(out)

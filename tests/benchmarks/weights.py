@@ -104,7 +104,8 @@ def weigh_before(objectives: np.ndarray, heads: Heads) -> list[np.ndarray]:
 def greedy_before(heads: list[ScoredHead], floor: int) -> np.ndarray:
     """Draw 12 times what helps most, only new candidates until the floor is reached, at most 6."""
     counts = np.zeros(len(heads[0].predictions))
-    best, lowest = counts, np.inf
+    best = counts
+    lowest = np.inf
     for draw in range(1, ROUNDS + 1):
         distinct = np.count_nonzero(counts)
         scores = np.full(len(counts), np.inf)
@@ -115,7 +116,8 @@ def greedy_before(heads: list[ScoredHead], floor: int) -> np.ndarray:
                 scores[c] = sum(error(head, weights) for head in heads)
         counts = counts + (np.arange(len(counts)) == np.argmin(scores))
         if np.count_nonzero(counts) >= floor and scores.min() < lowest:
-            best, lowest = counts, float(scores.min())
+            best = counts
+            lowest = float(scores.min())
     result: np.ndarray = best / best.sum()
     return result
 
@@ -142,7 +144,8 @@ def measure(path: Path, cuts: tuple[int | None, ...], repeats: int) -> dict[str,
     """Return the ratios of each head at each cut of one campaign, means over the repeats."""
     objectives, heads = load(path)
     have = min(len(np.unique(head["sel"].group)) for head in heads.values())
-    first, alike = np.eye(len(objectives))[0], select_top_k(objectives.tolist(), MEMBERS)
+    first = np.eye(len(objectives))[0]
+    alike = select_top_k(objectives.tolist(), MEMBERS)
     ratios: dict[str, list[float]] = {"new": [], "old": [], "new/equal": []}
     for groups in cuts:
         if groups is not None and groups >= have:

@@ -97,7 +97,8 @@ def emit(spec):
 
 def _wait(spec):
     """Stay until there is a file ``go``, or for some seconds."""
-    end, go = time.monotonic() + spec.get("seconds", STAY), Path(spec["folder"]) / "go"
+    end = time.monotonic() + spec.get("seconds", STAY)
+    go = Path(spec["folder"]) / "go"
     while time.monotonic() < end and not go.exists():
         time.sleep(0.05)
     return 0
@@ -111,7 +112,8 @@ def sleep(spec):
 def tick(spec):
     """Show every few milliseconds that one is there, and tell of it now and then."""
     end = time.monotonic() + spec.get("seconds", STAY)
-    number, go = 0, Path(spec["folder"]) / "go"
+    number = 0
+    go = Path(spec["folder"]) / "go"
     with open(Path(spec["folder"]) / "ticks", "ab", buffering=0) as ticks:
         while time.monotonic() < end and not go.exists():
             if _rank() == 0 and number % 10 == 0:

@@ -189,7 +189,8 @@ everywhere = pytest.mark.parametrize(
 def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
-    name, environment = getattr(request, "param", "local"), {}
+    name = getattr(request, "param", "local")
+    environment = {}
     if name == "slurm":
         environment = request.getfixturevalue("slurm").allocate(1)
         monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])

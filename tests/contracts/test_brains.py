@@ -297,7 +297,9 @@ def test_a_brain_leaves_no_trace_outside_itself(
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(root, "level", logging.DEBUG)
     threads = set(threading.enumerate())
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    # noqa: NPY002
+    python = random.getstate()
+    numpy = np.random.get_state()
 
     live(make(), WAVES)
 

@@ -91,7 +91,8 @@ def test_a_run_is_a_part_of_the_whole(
     case: tuple[str, Source], start: int, stop: int | None
 ) -> None:
     name, source = case
-    whole, part = read(name, source)[start:stop], read(name, source, start, stop)
+    whole = read(name, source)[start:stop]
+    part = read(name, source, start, stop)
     assert [label for label, _ in part] == [label for label, _ in whole]
     for (_, one), (_, two) in zip(part, whole, strict=True):
         np.testing.assert_array_equal(one.positions, two.positions)

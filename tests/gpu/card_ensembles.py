@@ -98,8 +98,10 @@ def ratio_of_calls(
     make: Make, nets: Nets, graphs: Columns, device: torch.device, turns: int
 ) -> float:
     """Return how many times as fast as separate calls an engine predicts, the median of turns."""
-    members, clock = members_on(device, "fp32", nets), clock_of(device)
-    engine, ratios = make(members, device), []
+    members = members_on(device, "fp32", nets)
+    clock = clock_of(device)
+    engine = make(members, device)
+    ratios = []
     for _ in range(turns + 2):
         separate = clock(lambda: predict_alone(members, graphs, device))
         ratios.append(separate / clock(lambda: predict_all(engine, graphs)))
@@ -110,7 +112,8 @@ def structures_per_second(
     make: Make, nets: Nets, graphs: Columns, device: torch.device, turns: int
 ) -> float:
     """Return the structures that an engine predicts in a second with all members."""
-    engine, clock = make(members_on(device, "fp32", nets), device), clock_of(device)
+    engine = make(members_on(device, "fp32", nets), device)
+    clock = clock_of(device)
     spent = [clock(lambda: predict_all(engine, graphs)) for _ in range(turns + 2)]
     return graphs.num_graphs / statistics.median(spent[2:])
 
@@ -131,7 +134,8 @@ def survive_full_memory(graphs: Columns, device: torch.device) -> float:
     On a card torch's share of the memory is cut to half of what the batch takes, so that the error
     is torch's own; on a CPU the engine raises it for more than half of the structures.
     """
-    members, rows = members_on(device, "fp64", ensemble.UNLIKE), np.arange(graphs.num_graphs)
+    members = members_on(device, "fp64", ensemble.UNLIKE)
+    rows = np.arange(graphs.num_graphs)
     sizes: list[int] = []
 
     class Counted(EagerEngine):

@@ -75,7 +75,8 @@ class Sides:
         net, heads = models.our_net(conv, bench, forces)
         net, peer = net.to(device), models.peer_net(conv, bench).to(device)
         stepper = stepper_of(net, heads, bench, device)
-        scale, updates = (bench.mean, bench.std), torch.optim.AdamW(peer.parameters(), lr=1e-3)
+        scale = (bench.mean, bench.std)
+        updates = torch.optim.AdamW(peer.parameters(), lr=1e-3)
         rows = len(bench.batches)
         indices = np.arange(bench.batches[0].num_real_graphs)
 
@@ -133,7 +134,8 @@ def ratio_of(
     steps: int,
 ) -> float:
     """Return how many times as fast ours takes its steps, the median of turns."""
-    clock, ratios = clock_of(device), []
+    clock = clock_of(device)
+    ratios = []
 
     def several(side: Callable[[int], object]) -> None:
         for number in range(steps):
@@ -161,7 +163,8 @@ def ratio_of_steps(
 def ratio_of_inference(conv: str, bench: Bench, device: torch.device, turns: int) -> float:
     """Return how many times as fast as PyG our net predicts energies."""
     net = models.our_net(conv, bench, forces=False)[0].to(device).eval()
-    peer, rows = models.peer_net(conv, bench).to(device).eval(), len(bench.batches)
+    peer = models.peer_net(conv, bench).to(device).eval()
+    rows = len(bench.batches)
     replays = Replays(lambda batch, _: net(batch), device)
     batches = [batch.to(device) for batch in bench.batches]
     ours = replays.run if device.type == "cuda" and net.fixed_shapes else net
@@ -190,7 +193,8 @@ def share_of_bandwidth(form: str, nodes: int, device: torch.device) -> float:
 
 def joules_per_graph(bench: Bench, device: torch.device, steps: int) -> float:
     """Return the energy that training PaiNN takes; 0 where no counter can be read."""
-    sides, clock = Sides.of("painn", bench, device), clock_of(device)
+    sides = Sides.of("painn", bench, device)
+    clock = clock_of(device)
     for step in range(len(bench.batches)):
         sides.ours(step)
     counters = find_counters(device, whole_host=device.type == "cpu")
@@ -203,7 +207,9 @@ def joules_per_graph(bench: Bench, device: torch.device, steps: int) -> float:
 def percent_busy(bench: Bench, device: torch.device, steps: int) -> float:
     """Return the share of time in which NVML sees a kernel run; on a CPU, the process's own."""
     sides = Sides.of("painn", bench, device)
-    seen, started, used = [], time.perf_counter(), time.process_time()
+    seen = []
+    started = time.perf_counter()
+    used = time.process_time()
     for step in range(steps):
         sides.ours(step)
         if device.type == "cuda" and step > 100 and step % 100 == 99:

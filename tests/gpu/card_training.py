@@ -110,11 +110,13 @@ def survive_full_memory(device: torch.device) -> float:
     On a card torch's share of the memory is cut to what a quarter of a step takes above the
     weights, so that the error is torch's own; on a CPU the first backward pass raises it.
     """
-    made, graphs = config("painn", 48, 1, "fp32"), random_columns()
+    made = config("painn", 48, 1, "fp32")
+    graphs = random_columns()
     if device.type == "cuda":  # torch takes memory in blocks of 20 MB
         made = made.model_copy(update={"model": made.model.model_copy(update={"features": 1024})})
     trainer = Trainer(made, graphs, Ranks(0, 1, device))
-    real, calls = micro_batches.Stepper._piece, []
+    real = micro_batches.Stepper._piece
+    calls = []
 
     def full(self, *arguments, **options):
         calls.append(1)

@@ -196,7 +196,8 @@ class Commands:
     root = ROOT
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.started = folder, list[subprocess.Popen[str]]()
+        self.folder = folder
+        self.started = list[subprocess.Popen[str]]()
 
     def start(
         self, *arguments: str | Path, preexec_fn: Callable[[], None] | None = None, **env: str
@@ -228,7 +229,8 @@ class Commands:
 
     def here(self, *arguments: str | Path) -> Any:
         """Run a command inside the test's own process, which saves a second of imports."""
-        out, err = io.StringIO(), io.StringIO()
+        out = io.StringIO()
+        err = io.StringIO()
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.folder)
             patch.setattr(sys, "argv", ["hydragnn-hpo", *map(str, arguments)])
@@ -359,7 +361,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespa
     common = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         common = common.parent
-    made, folder = common / "ci", tmp_path_factory.mktemp("finished")
+    made = common / "ci"
+    folder = tmp_path_factory.mktemp("finished")
     made.mkdir(exist_ok=True)
     with (made / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -370,7 +373,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespa
             assert done.code == 0, done.err
             (made / "printed.json").write_text(done.out)
     shutil.copytree(made / "run", folder / "run")
-    printed, commands = json.loads((made / "printed.json").read_text()), Commands(folder)
+    printed = json.loads((made / "printed.json").read_text())
+    commands = Commands(folder)
     yield SimpleNamespace(run=folder / "run", printed=printed, hpo=commands)
     commands.end()
 

@@ -34,10 +34,12 @@ def run_out(phase):
     """Let memory run out once, in the second step: ``forward-first backward-last`` and so on."""
     way, piece = phase.split("-")
     take, losses, backward = Stepper.take_step, Stepper.losses, torch.autograd.backward
-    forward, now = MultiHeadGNN.forward, {"armed": False}
+    forward = MultiHeadGNN.forward
+    now = {"armed": False}
 
     def taking(stepper, indices, batches, **where):
-        now["step"], now["pieces"] = where["step"], len(batches)
+        now["step"] = where["step"]
+        now["pieces"] = len(batches)
         return take(stepper, indices, batches, **where)
 
     def losing(stepper, batch, counts, *, last):
@@ -114,7 +116,8 @@ def fork_ranks(folder, world, phase, mib):
 def main():
     for name in PRELOAD:
         importlib.import_module(name)
-    folder, codes = Path(sys.argv[1]), {}
+    folder = Path(sys.argv[1])
+    codes = {}
     for case in sys.argv[2:]:
         name, world, phase, mib = case.split(":")
         codes[case] = fork_ranks(folder / name, int(world), phase, int(mib))

@@ -22,7 +22,8 @@ COMM = MPI.COMM_WORLD
 
 def equal(store: Path, _: Path) -> str:
     """Take what columns take, on every rank something else."""
-    graphs, columns = open_store(store, access="distributed"), read_store(store)
+    graphs = open_store(store, access="distributed")
+    columns = read_store(store)
     assert isinstance(graphs, DistributedStore)
     random = np.random.default_rng(COMM.rank)
     orders = [np.arange(60), np.arange(59, -1, -1), np.zeros(0, np.int64), np.array([59, 0, 0, 59])]
@@ -41,14 +42,16 @@ def equal(store: Path, _: Path) -> str:
         except IndexError:
             continue
         raise AssertionError(row)
-    hosts, share = graphs._hosts.total, graphs._mine.last - graphs._mine.first
+    hosts = graphs._hosts.total
+    share = graphs._mine.last - graphs._mine.first
     graphs.close()
     return f"{hosts} hosts, {share} windows"
 
 
 def busy(store: Path, meeting: Path) -> str:
     """Take rows of a host whose ranks wait for something that is not MPI."""
-    graphs, columns = DistributedStore(store), read_store(store)
+    graphs = DistributedStore(store)
+    columns = read_store(store)
     if COMM.rank == COMM.size - 1:
         assert_same_columns(graphs.take(np.arange(60)), columns.take(np.arange(60)))
         (meeting / "taken").touch()

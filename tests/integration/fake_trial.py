@@ -36,7 +36,9 @@ def goal(config, epoch):
 
 def main():
     config = tomllib.loads(Path(sys.argv[1]).read_text())
-    folder, checkpoints, epochs = Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    folder = Path(sys.argv[2])
+    checkpoints = Path(sys.argv[3])
+    epochs = int(sys.argv[4])
     wait_at(Path(sys.argv[5]), checkpoints.parent.name)
     last = checkpoints / "last.json"
     epoch = json.loads(last.read_text())["epoch"] if last.exists() else 0

@@ -115,7 +115,8 @@ def train(made, graphs, ranks):
 def run(world, cases, out):
     torch.set_num_threads(1)
     evaluate.EDGES_PER_BATCH = FEW_EDGES
-    ranks, graphs = join_ranks(), random_columns()
+    ranks = join_ranks()
+    graphs = random_columns()
     results = {
         case: {
             way: train(trial(case, STRATEGIES[world][way], out.parent), graphs, ranks)

@@ -129,7 +129,8 @@ def train(out, conv, batch, epochs, way):
     torch.set_num_threads(1)
     ranks = join_ranks()
     precision = "fp32" if "single" in way else "fp64"
-    made, graphs = config(conv, batch, epochs, precision), random_columns()
+    made = config(conv, batch, epochs, precision)
+    graphs = random_columns()
     if "random" in way:
         evaluate.balance_load = micro_batches.balance_load = random_shares
     if "pieces" in way or "single" in way:
@@ -178,7 +179,8 @@ def trained(batch, epochs, conv, way):
 
 
 def main():
-    batch, epochs = int(sys.argv[1]), int(sys.argv[2])
+    batch = int(sys.argv[1])
+    epochs = int(sys.argv[2])
     for line in sys.stdin:
         conv, _, way = line.rstrip("\n").partition(" ")
         print(json.dumps(trained(batch, epochs, conv, way)), flush=True)

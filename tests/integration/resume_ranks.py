@@ -43,7 +43,9 @@ def killed_in(step):
 
     A checkpoint that it writes in the background is on disk by then.
     """
-    real, save, savers = Stepper._piece, checkpoint_saver.CheckpointSaver.save, []
+    real = Stepper._piece
+    save = checkpoint_saver.CheckpointSaver.save
+    savers = []
 
     def noted_save(self, *arguments, **options):
         savers.append(self)
@@ -80,7 +82,8 @@ def before_step(do):
 
 def ends_with(step):
     """Let the allocation, of which an hour is left, be nearly over from a step on."""
-    taken, near = [0], WallTime.near
+    taken = [0]
+    near = WallTime.near
     before_step(lambda at: taken.append(at))
 
     def nearly(self, *seconds):
@@ -128,7 +131,8 @@ def killed_calling(name):
 
 def full_from(step):
     """Let the disk of this rank be full for checkpoints from a step on."""
-    wanted, real = [], os.fsync
+    wanted = []
+    real = os.fsync
 
     def fsync(descriptor):
         if wanted and threading.current_thread().name == "checkpoint":

@@ -41,7 +41,8 @@ def watched(folder):
 
     Whoever waits for it has no patience any more, but endless one before: he may be slow.
     """
-    event, say = threading.Event(), Watchdog._write_mark
+    event = threading.Event()
+    say = Watchdog._write_mark
 
     def saying(self, mark):
         say(self, mark)
@@ -58,7 +59,9 @@ def train(rank, way, folder):
     torch.set_num_threads(1)
     log.configure(rank=rank)
     ranks = join_ranks(None if way.startswith("port") else folder / "meeting")
-    records, event, batches = [], watched(folder), folder / "batches"
+    records = []
+    event = watched(folder)
+    batches = folder / "batches"
     trainer = Trainer(
         config("schnet", 16, 4, "fp64"), random_columns(), ranks,
         lambda kind, **values: records.append({"record": kind, **values}),
@@ -104,7 +107,8 @@ def rank_main(rank, way, folder, port):
 
 def run(way, folder):
     """Train on two ranks; return how they ended."""
-    children, port = [], free_port()
+    children = []
+    port = free_port()
     for rank in range(2):
         child = os.fork()
         if child == 0:

@@ -141,7 +141,8 @@ class SmallDisk:
     """A small file system, mounted on a folder; only root may."""
 
     def __init__(self, folder: Path, size: str) -> None:
-        self.folder, self.size = os.fsencode(folder), size
+        self.folder = os.fsencode(folder)
+        self.size = size
         self.libc = ctypes.CDLL(None, use_errno=True)
 
     def __enter__(self):

@@ -42,7 +42,8 @@ def test_the_bytes_that_a_loop_must_move_are_those_counted_by_hand(monkeypatch):
 
     from hydragnn_hpo.model.kernels import numba_passes, passes
 
-    (links, pairs), moved = random_links(1, paired=True), []
+    (links, pairs) = random_links(1, paired=True)
+    moved = []
     values, filters = inputs_of("filtered", links, pairs, torch.float32)
     run_loop = numba_passes.run_loop
 
@@ -52,7 +53,8 @@ def test_the_bytes_that_a_loop_must_move_are_those_counted_by_hand(monkeypatch):
 
     monkeypatch.setattr(numba_passes, "run_loop", noted)
     passes.filtered_sum(values, filters, replace(links, kernels="numba"))
-    nodes, edges = links.num_nodes, 2 * pairs
+    nodes = links.num_nodes
+    edges = 2 * pairs
     numbers, indices = 2 * nodes * WIDTH + pairs * WIDTH, 2 * edges + nodes + 1
     assert moved == [4 * numbers + 8 * indices]
 
@@ -61,7 +63,8 @@ def test_the_bytes_that_a_loop_must_move_are_those_counted_by_hand(monkeypatch):
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_benchmark_starts_and_records_nothing(script, tmp_path):
     before = results()
-    command, threads = [sys.executable, str(script), "--smoke"], {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), "--smoke"]
+    threads = {"OMP_NUM_THREADS": "1"}
 
     done = subprocess.run(
         command, cwd=tmp_path, env=os.environ | threads, capture_output=True, text=True, check=False

@@ -173,7 +173,8 @@ def children(pid: int) -> list[int]:
 @pytest.fixture
 def started(hpo) -> SimpleNamespace:
     """A build by two workers that stays in the middle of its sixth piece or a later one."""
-    card, out = hpo.card(hpo.molecules(1200)), hpo.folder / "out.bp"
+    card = hpo.card(hpo.molecules(1200))
+    out = hpo.folder / "out.bp"
     work = hpo.folder / ".out.bp.work"
     worker = GATE.format(first=5) + WORK
     process = subprocess.Popen(
@@ -234,7 +235,8 @@ def test_a_build_goes_on_after(
 @pytest.mark.stress
 @pytest.mark.parametrize("moment", [0.0, 0.5, 1.0])
 def test_a_build_that_is_killed_at_any_moment_is_finished_by_the_next(hpo, moment: float) -> None:
-    card, out = hpo.card(hpo.molecules(400)), hpo.folder / "out.bp"
+    card = hpo.card(hpo.molecules(400))
+    out = hpo.folder / "out.bp"
     process = subprocess.Popen([sys.executable, "-c", BUILD, str(card), str(out), "1"])
     hpo.started.append(process)
     hpo.wait_for(lambda: process.poll() is not None or (hpo.folder / ".out.bp.work").exists(), "it")

@@ -63,8 +63,10 @@ class Stage:
     """A local backend, one trial's folder, and what was told."""
 
     def __init__(self, backend: LocalBackend, run: Path, number: int = 0) -> None:
-        self.run, self.backend = RunDir(run), backend
-        self.trial, self.job = self.run.trial(f"t{number:04d}"), f"t{number:04d}.1"
+        self.run = RunDir(run)
+        self.backend = backend
+        self.trial = self.run.trial(f"t{number:04d}")
+        self.job = f"t{number:04d}.1"
         self.folder = self.trial.attempt(1)
         self.folder.mkdir(parents=True)
         self.events: list[Event] = []
@@ -92,7 +94,8 @@ class Stage:
 
     def until(self, name: str) -> Path:
         """Wait for a file of the command, serving the agent all the while, as a controller does."""
-        path, deadline = self.folder / name, time.monotonic() + SECONDS
+        path = self.folder / name
+        deadline = time.monotonic() + SECONDS
         while not path.exists():
             assert time.monotonic() < deadline, f"no {name}; {self.events}"
             self.events += self.backend.poll(0.05)
@@ -117,7 +120,8 @@ def backend_in(folder: Path) -> LocalBackend:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Stage]]:
     """Stages of one backend, for commands that leave it as it was."""
-    folder, numbers = tmp_path_factory.mktemp("run"), count()
+    folder = tmp_path_factory.mktemp("run")
+    numbers = count()
     with backend_in(folder) as backend:
         yield lambda: Stage(backend, folder, next(numbers))
     assert find_orphans(run_tag(folder)) == []
@@ -143,7 +147,8 @@ def test_each_rank_runs_the_command_where_its_files_belong(calm):
     calm.start(SHOW, *fields, "$HOME; {x y}", width=2, env={"EXTRA": "1 2"})
 
     assert calm.wait("ended")["codes"] == [0, 3]
-    first, second = calm.seen("0"), calm.seen("1")
+    first = calm.seen("0")
+    second = calm.seen("1")
     home = calm.trial.path.resolve()
     expected = [f"trial={home}/trial.toml", f"folder={home}/attempts/001"]
     expected += [f"checkpoints={home}/checkpoints", "epochs=7", "width=2", "$HOME; {x y}"]

@@ -36,7 +36,8 @@ class Growing:
     """A run directory whose journal is written bit by bit, as its controller would."""
 
     def __init__(self, path: Path, whole: SimpleNamespace) -> None:
-        self.run, self._lines = RunDir(path), whole.lines
+        self.run = RunDir(path)
+        self._lines = whole.lines
         path.mkdir()
         self.run.campaign.write_bytes(whole.run.campaign.read_bytes())
         self._written = 0

@@ -65,7 +65,8 @@ def longest(text: str) -> int:
 
 def test_what_is_reported_is_as_before(hpo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    result, streamed = put(hpo), put(hpo, "--out", "-", "--json")
+    result = put(hpo)
+    streamed = put(hpo, "--out", "-", "--json")
     assert (result.code, streamed.code) == (0, 0)
     output = f"{result.out}\n-- errors --\n{result.err}"
     assert_alike_text(output, golden_text(GOLDENS / "shown.txt", output), rel=0.0, absolute=0.002)

@@ -99,7 +99,8 @@ def overlapping(e: Entries) -> bytes:
     """All weights point at one place: a small file that claims to be large."""
     data = bytearray(sealed(e))
     first = data.find(b"PK\x01\x02")
-    place, starts = first, []
+    place = first
+    starts = []
     while place >= 0:
         starts.append(place)
         place = data.find(b"PK\x01\x02", place + 4)

@@ -110,7 +110,8 @@ def judge(hpo, run):
 @pytest.fixture
 def pair(hpo, slurm):
     """Two allocations of two hosts each, and the run directory."""
-    a, b = slurm.allocate(2), slurm.allocate(2, minutes=90, skip=2)
+    a = slurm.allocate(2)
+    b = slurm.allocate(2, minutes=90, skip=2)
     yield a, b, hpo.folder / "run"
     hpo.end()
 

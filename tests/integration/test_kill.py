@@ -61,13 +61,15 @@ def is_kept(hpo, run, before, board):
 
 @pytest.mark.slow
 def test_a_controller_that_is_killed_leaves_nothing_and_run_goes_on(hpo):
-    campaign, run = long_campaign(hpo, trials=4, finalists=2), hpo.folder / "run"
+    campaign = long_campaign(hpo, trials=4, finalists=2)
+    run = hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
     with hpo.held(run, ended=2) as now:
         controller.kill()
         controller.wait()
     nothing_left(hpo, run)
-    before, board = results(run), rows_of(hpo.json("leaderboard", run))
+    before = results(run)
+    board = rows_of(hpo.json("leaderboard", run))
     assert len(before) >= 2
     assert board
 
@@ -88,7 +90,8 @@ def test_a_controller_that_is_killed_leaves_nothing_and_run_goes_on(hpo):
 
 @pytest.mark.stress
 def test_a_trial_of_an_interrupted_controller_goes_on_where_it_was(hpo):
-    campaign, run = long_campaign(hpo), hpo.folder / "run"
+    campaign = long_campaign(hpo)
+    run = hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
     with hpo.held(run) as now:
         trial = now.trial
@@ -115,7 +118,8 @@ def test_a_trial_of_an_interrupted_controller_goes_on_where_it_was(hpo):
 
 @pytest.mark.stress
 def test_the_run_outlives_a_rank_a_zygote_and_an_agent(hpo):
-    campaign, run = long_campaign(hpo, trials=6), hpo.folder / "run"
+    campaign = long_campaign(hpo, trials=6)
+    run = hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
     interrupted = []
     for part in ("hpo-rank", "hpo-zygote", "hpo-agent"):
@@ -156,7 +160,8 @@ IN_BATCH_JOB = {"PBS_JOBID": "7.pbs-0001", "HYDRAGNN_HPO_BATCH_JOB": "7.pbs-0001
 )
 def test_a_signal_while_the_controller_starts_counts(hpo, number, environment, says, code):
     """SIGTERM is a person's, but for a batch job, where the next one goes on (75)."""
-    campaign, run = long_campaign(hpo), hpo.folder / "run"
+    campaign = long_campaign(hpo)
+    run = hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run, **environment)
     hpo.wait_for(lambda: list(run.glob("controller/*.lease")), "the lease")
     controller.send_signal(number)
@@ -166,7 +171,8 @@ def test_a_signal_while_the_controller_starts_counts(hpo, number, environment, s
 
 
 def test_a_second_controller_is_sent_away(hpo):
-    campaign, run = long_campaign(hpo), hpo.folder / "run"
+    campaign = long_campaign(hpo)
+    run = hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
     hpo.wait_for(lambda: list(run.glob("controller/*.lease")), "the first controller's lease")
     hpo.wait_for(lambda: hpo.json("status", run)["controller"], "the controller in the status")
@@ -205,7 +211,8 @@ def test_a_trial_by_hand_that_is_requested_to_end_goes_on_and_equals_an_unbroken
     """Of a campaign, and killed: ``test_resume.py``."""
     hpo.store()
     settings = {"training": {"epochs": 8, "ema": 0.9}}
-    whole, cut = hpo.trial("whole", **settings), hpo.trial("cut", **settings)
+    whole = hpo.trial("whole", **settings)
+    cut = hpo.trial("cut", **settings)
     done = hpo("trial", whole)
     assert done.code == 0, done.err
     process = subprocess.Popen(
@@ -235,7 +242,8 @@ def test_a_trial_by_hand_that_is_requested_to_end_goes_on_and_equals_an_unbroken
     )
     for key in ("objective", "val_mae", "best_epoch", "epochs"):
         assert one[key] == two[key]
-    first, second = weights(whole), weights(cut)
+    first = weights(whole)
+    second = weights(cut)
     assert first.keys() == second.keys()
     for name, value in first.items():
         assert value.equal(second[name]), f"{name} differs in a bit"

@@ -41,7 +41,8 @@ def kill_somewhere(hpo, run, controller, moments):
     It is never over before: however fast it is, and late we are, its last trials wait for us. Where
     they are all that is left a controller is killed at some moment.
     """
-    before, more = len(hpo.events(run)), moments.randrange(1, 25)
+    before = len(hpo.events(run))
+    more = moments.randrange(1, 25)
     if moments.random() < 0.3 or (hpo.folder / "waits").exists():
         time.sleep(moments.uniform(0.0, 1.0))  # no state is waited for: any moment will do
     else:
@@ -60,8 +61,10 @@ def kill_somewhere(hpo, run, controller, moments):
 
 @pytest.mark.stress
 def test_ten_kills_lose_nothing_and_repeat_nothing(hpo):
-    campaign, run = fake_campaign(hpo, trials=TRIALS, seconds=0.15, finalists=4), hpo.folder / "run"
-    moments, known = random.Random(5), {}
+    campaign = fake_campaign(hpo, trials=TRIALS, seconds=0.15, finalists=4)
+    run = hpo.folder / "run"
+    moments = random.Random(5)
+    known = {}
     for _ in range(KILLS):
         kill_somewhere(hpo, run, hpo.start("run", campaign, "--run", run), moments)
         hpo.wait_for(lambda: not hpo.strays(run), "the last process to go")

@@ -24,7 +24,8 @@ def ended(hpo, run, *outcomes):
 def test_a_live_campaign_is_steered_by_files(hpo):
     (hpo.folder / "open").touch()
     search = {"trials": TRIALS, "initial": 20, "rungs": [1, 2]}
-    file, run = hpo.fake_campaign(search=search), hpo.folder / "run"
+    file = hpo.fake_campaign(search=search)
+    run = hpo.folder / "run"
     first = hpo.start("run", file, "--run", run)
     hpo.wait_for(lambda: len(ended(hpo, run, "stopped")) >= 2, "two trials at rest")
 

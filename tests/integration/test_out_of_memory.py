@@ -26,7 +26,8 @@ LIMIT = 110
 
 def clusters(count, seed=4):
     """Make pieces of a rattled cubic lattice, of 8 to 27 atoms."""
-    random, made = np.random.default_rng(seed), []
+    random = np.random.default_rng(seed)
+    made = []
     grid = np.stack(np.meshgrid(*[np.arange(3)] * 3, indexing="ij"), -1).reshape(-1, 3) * 1.5
     for _ in range(count):
         size = int(random.integers(8, 28))
@@ -166,7 +167,8 @@ def test_what_has_been_sent_is_taken_again_from_a_checkpoint(trials, name):
     assert kept == {"pieces": 4, "shares": 2}
     assert not (trial / "attempts" / "001" / "result.json").exists()
     assert codes[f"{name}:2:none:0"] == [0, 0], log
-    one, other = result_of(folder / "whole"), result_of(trial, 2)
+    one = result_of(folder / "whole")
+    other = result_of(trial, 2)
     assert other["micro_batches"] == 4
     assert other["objective"] == pytest.approx(one["objective"], rel=1e-11)
 

@@ -99,7 +99,8 @@ def test_one_rank_gives_the_same_to_the_last_bit(world, case, way, stress):
 
 @pytest.mark.parametrize(("world", "case", "way", "stress"), cases(2, 4))
 def test_ranks_give_what_one_gives_however_they_share(world, case, way, stress):
-    one, many = train(stress)["1"][case]["one"], train(stress)[str(world)][case][way]
+    one = train(stress)["1"][case]["one"]
+    many = train(stress)[str(world)][case][way]
     assert many["steps"] == one["steps"] == STEPS
     limit = 1e-2 if case == "bf16" else 1e-10  # what is predicted has the 8 bits of bf16
     assert many["objective"] == pytest.approx(one["objective"], rel=limit)
@@ -126,7 +127,8 @@ the rest of the mesh explains."""
     [each for each in cases(2, 4) if each.values[1] == "painn" and each.values[::2] in HELD],
 )
 def test_ranks_hold_no_more_than_their_part(world, case, way, stress):
-    held, expected = train(stress)[str(world)][case][way]["held"], HELD[world, way]
+    held = train(stress)[str(world)][case][way]["held"]
+    expected = HELD[world, way]
     if expected is None:
         rest = {2: 1.0, 4: 1 / 2}[world]
         assert 0.5 * rest < held < 0.9 * rest

@@ -98,7 +98,8 @@ def test_the_plan_of_half_a_run_says_what_is_left(finished, tmp_path, objective,
     (run / "campaign.toml").write_bytes((finished.run / "campaign.toml").read_bytes())
     for name in ("data", "trials"):
         (run / name).symlink_to(finished.run / name)
-    lines, events = [], list(read_journal(finished.run / "events.jsonl"))
+    lines = []
+    events = list(read_journal(finished.run / "events.jsonl"))
     first = next(event["trial"] for event in events if event["event"] == "ended")
     for event in events:
         if event["event"] in ("epoch", "checkpoint") and event["trial"] != first:

@@ -148,7 +148,8 @@ def test_a_raylet_that_is_killed_or_hangs_loses_its_host_and_a_new_host_is_used(
     host, hung = slots[2].host, slots[-1].host
     job = play.start("sleep", [slots[0], slots[2]])
     play.start("sleep", slots[-2:], "hangs")
-    pids, hanging = play.pids(), play.pids("hangs")
+    pids = play.pids()
+    hanging = play.pids("hangs")
     tag = host_tag(run_tag(play.folder), hung)
     still = [ray_cluster.raylets[hung], *named_so(find_tagged(HOST, tag), "hpo-agent")]
     assert len(still) == 2

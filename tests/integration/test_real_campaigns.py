@@ -111,7 +111,8 @@ def test_ray_outlives_whatever_is_killed(hpo, ray_cluster, at_home):
 
 def test_slurm_outlives_whatever_is_killed_or_frozen(hpo, slurm, at_home):
     """Rank, zygote, agent and host; nothing is lost, nothing counts twice."""
-    campaign, run = fixed_campaign(hpo, backend="slurm"), hpo.folder / "run"
+    campaign = fixed_campaign(hpo, backend="slurm")
+    run = hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run, **slurm.allocate(2))
     with hpo.held(run, seconds=SECONDS) as now:
         kill_some(hpo, run, now, random.Random(7))
@@ -127,7 +128,8 @@ def test_a_new_controller_takes_over_and_builds_the_ensemble_though_its_host_is_
 ):
     """The ensemble is the last job of all: without it a campaign has trained for nothing."""
     campaign = fixed_campaign(hpo, backend="slurm", lease_seconds=60.0)
-    run, environment = hpo.folder / "run", slurm.allocate(2)
+    run = hpo.folder / "run"
+    environment = slurm.allocate(2)
     first = hpo.start("run", campaign, "--run", run, **environment)
     with hpo.held(run, seconds=SECONDS):
         first.kill()

@@ -47,7 +47,8 @@ class Ranks:
     """Starts attempts in the server of ``resume_ranks.py``."""
 
     def __init__(self, folder: Path, code: Path) -> None:
-        self.folder, self.unbroken = folder, dict[str, Path]()
+        self.folder = folder
+        self.unbroken = dict[str, Path]()
         script = Path(__file__).parent / "resume_ranks.py"
         path = os.pathsep.join([str(code), os.environ.get("PYTHONPATH", "")])
         scratch = {"PYTHONPATH": path, "HYDRAGNN_HPO_SCRATCH": str(folder / "scratch")}
@@ -137,7 +138,8 @@ def ready_of(folder):
 
 def same_bits(whole, cut):
     """See that two trials came to the same end."""
-    one, other = whole / "attempts" / "001", max((cut / "attempts").iterdir())
+    one = whole / "attempts" / "001"
+    other = max((cut / "attempts").iterdir())
     for key in ("objective", "val_mae", "best_epoch", "epochs", "status"):
         assert result_of(one)[key] == result_of(other)[key], key
     name = "predictions.safetensors"
@@ -150,7 +152,8 @@ def same_bits(whole, cut):
     if not last.exists():
         assert result_of(one)["best_epoch"] > 2, "else little is compared"
     else:
-        first, second = load_file(last), load_file(cut / "checkpoints" / "last.safetensors")
+        first = load_file(last)
+        second = load_file(cut / "checkpoints" / "last.safetensors")
         assert {"model", "optimizer", "average", "best"} == {name.split("/")[0] for name in first}
         assert first.keys() == second.keys()
         assert not [n for n, v in first.items() if v.tobytes() != second[n].tobytes()]
@@ -170,7 +173,8 @@ STRESS = pytest.mark.stress
 )
 def test_killed_at_a_step_and_resumed_equals_unbroken_in_every_bit(ranks, trial, conv, world):
     draw = random.Random(7 + world)
-    cut, whole = trial("cut", conv=conv), ranks.whole(trial, world, conv=conv)
+    cut = trial("cut", conv=conv)
+    whole = ranks.whole(trial, world, conv=conv)
     for step in sorted(draw.sample(range(1, EPOCHS * STEPS), 2)):
         rank = draw.randrange(world)
         result = ranks(cut, world, kill={"rank": rank, "step": step}, look_seconds=0.0)
@@ -192,7 +196,8 @@ MOMENTS = (
 
 def test_killed_between_its_steps_and_resumed_equals_unbroken_in_every_bit(ranks, trial):
     """Also again and again without a new checkpoint: the one before stays until there is one."""
-    cut, whole = trial("cut"), ranks.whole(trial, 2, conv="painn")
+    cut = trial("cut")
+    whole = ranks.whole(trial, 2, conv="painn")
     for number, moment in enumerate(MOMENTS):
         kill = {"rank": number % 2, "calling": moment}
         result = ranks(cut, 2, kill=kill, look_seconds=0.0)
@@ -213,7 +218,8 @@ def test_dropout_does_something(ranks, trial):
 
 @pytest.mark.parametrize("worlds", [(2, 1), (1, 2), pytest.param((2, 3), marks=STRESS)], ids=str)
 def test_goes_on_with_another_number_of_ranks(ranks, trial, worlds):
-    cut, whole = trial("cut"), ranks.whole(trial, worlds[0], conv="painn")
+    cut = trial("cut")
+    whole = ranks.whole(trial, worlds[0], conv="painn")
     unbroken = whole / "attempts" / "001"
     step = random.Random(sum(worlds)).randrange(STEPS + 1, EPOCHS * STEPS)
     kill = {"rank": worlds[0] - 1, "step": step}
@@ -265,7 +271,8 @@ SHARDED = [
 def test_a_sharded_trial_goes_on_with_another_number_of_ranks(ranks, trial, parallel, worlds):
     cut = trial("cut", parallel=parallel, precision="fp64")
     whole = ranks.whole(trial, 1, precision="fp64")
-    draw, checkpoints = random.Random(len(worlds)), cut / "checkpoints"
+    draw = random.Random(len(worlds))
+    checkpoints = cut / "checkpoints"
     for number, world in enumerate(worlds[:-1]):
         step = draw.randrange(7 * number + 5, 7 * number + 11)
         kill = {"rank": draw.randrange(world), "step": step}

@@ -39,7 +39,8 @@ def rehearse(campaign, *arguments):
 
 def stub_pids(hpo):
     """Return the processes of stub agents of this test's rehearsals."""
-    name, folder = "stub_agents", str(hpo.folder)
+    name = "stub_agents"
+    folder = str(hpo.folder)
     results = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:

@@ -17,7 +17,8 @@ SLOWER = 0.4
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """How the ranks of each way ended: all are forked by one process that has imported."""
-    folder, script = tmp_path_factory.mktemp("stuck"), Path(__file__).parent / "stuck_ranks.py"
+    folder = tmp_path_factory.mktemp("stuck")
+    script = Path(__file__).parent / "stuck_ranks.py"
     done = subprocess.run(
         [sys.executable, str(script), str(folder), "file 0", "port 1", "port 0", "slow"],
         capture_output=True, text=True, timeout=800, check=False,
@@ -29,7 +30,8 @@ def results(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["file 0", "port 1"])
 def test_a_stopped_rank_is_named(way, results):
-    result, stopped = results[way], int(way[-1])
+    result = results[way]
+    stopped = int(way[-1])
     assert result["code"] == STALE, result["log"]
     assert f"rank {stopped} is at step 3 (data) for " in result["log"]
     assert f"; rank {1 - stopped} waits at step 3 (backward); ending with code 7." in result["log"]

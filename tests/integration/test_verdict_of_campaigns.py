@@ -30,7 +30,8 @@ def test_a_campaign_ends_with_its_learning_curve_though_it_was_killed_meanwhile(
     proposed = curve_of(hpo, run, "proposed")
     shares = [e["values"]["training.train_share"] for e in proposed]
     assert sorted(shares) == [0.25, 0.5, 1.0], "each once, though a controller died"
-    parents, epochs = {e["parent"] for e in proposed}, {e["until"] for e in proposed}
+    parents = {e["parent"] for e in proposed}
+    epochs = {e["until"] for e in proposed}
     assert (len(parents), len(epochs)) == (1, 1)
     names = {e["trial"] for e in proposed}
     ended = {e["trial"]: e for e in hpo.events(run, "ended") if e["trial"] in names}
@@ -70,7 +71,8 @@ def curve_of(hpo, run, kind):
 
 @pytest.mark.stress
 def test_the_verdict_on_noise_is_that_nothing_was_learned(hpo):
-    structures, random = hpo.molecules(200), np.random.default_rng(5)
+    structures = hpo.molecules(200)
+    random = np.random.default_rng(5)
     for atoms in structures:
         atoms.info["energy_like"] = float(random.normal())
     hpo.card(structures)

@@ -50,7 +50,8 @@ def test_compiled_code_gives_the_same(conv):
 
 @pytest.mark.parametrize("conv", CONVS)
 def test_only_a_named_flag_leaves_a_check_out(conv):
-    subject, spec = make_conv_under_test(conv), CONV_SPECS[conv]
+    subject = make_conv_under_test(conv)
+    spec = CONV_SPECS[conv]
     flags = {"": True, "forces": spec.forces, "exports": getattr(CONVS[conv], "exports", True)}
     expected = {name for name, check in CHECKS.items() if not flags[check.needs]}
     results = {
@@ -62,7 +63,8 @@ def test_only_a_named_flag_leaves_a_check_out(conv):
 
 def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(subject):
     """A backward pass that needs no second one takes quicker ways, which no check above sees."""
-    net, batch = subject.build(), batch_structures(molecule_and_crystal())
+    net = subject.build()
+    batch = batch_structures(molecule_and_crystal())
     quick, slow = (
         torch.autograd.grad(
             sum(values.square().sum() for values in net(batch).values()),

@@ -72,7 +72,8 @@ def test_tensors_of_structures_are_symmetric_and_have_their_mean():
     atoms = predicted["node_tensor_"].view(-1, 3, 3)
     assert (atoms - atoms.transpose(1, 2)).abs().max() > 1e-4
     head = HeadConfig()
-    numbers, batch = torch.zeros(1, 9, dtype=torch.float64), batch_structures([MOLECULE])
+    numbers = torch.zeros(1, 9, dtype=torch.float64)
+    batch = batch_structures([MOLECULE])
     mean = TargetBaseline(TARGETS["graph_tensor_mass"], head)(numbers, batch).view(3, 3)
     torch.testing.assert_close(mean, torch.tensor(0.4).double() * torch.eye(3).double())
 
@@ -99,7 +100,8 @@ def test_tensors_of_atoms_obey_the_acoustic_sum_rule_and_rotate():
 
 
 def test_a_batch_predicts_as_one_by_one_with_variances():
-    net, other = build("painn", loss="nll"), random_structure(5, 4, periodic=False)
+    net = build("painn", loss="nll")
+    other = random_structure(5, 4, periodic=False)
     together, first, second = (predict(net, *s) for s in ((MOLECULE, other), (MOLECULE,), (other,)))
     assert {name for name in together if ":" in name} == {f"{n}:variance" for n in net.heads}
     for name, values in together.items():

@@ -59,7 +59,8 @@ def predict(net, structures):
 
 
 def test_all_values_of_a_spectrum_are_predicted_with_one_variance(net, structures):
-    out, nodes = predict(net, structures), sum(4 + seed for seed in range(3))
+    out = predict(net, structures)
+    nodes = sum(4 + seed for seed in range(3))
     assert {name: tuple(values.shape) for name, values in out.items()} == {
         "dos": (3, SIZE), variance_key("dos"): (3, 1), "local": (nodes, SIZE), "summed": (3, SIZE),
         "phase": (3, 3), "site": (nodes, 3),

@@ -18,7 +18,8 @@ def test_a_file_comes_before_the_environment(tmp_path: Path) -> None:
 
 
 def test_without_one_it_is_made_and_never_the_same() -> None:
-    first, second = find_token(None, {}), find_token(None, {})
+    first = find_token(None, {})
+    second = find_token(None, {})
     assert first.made
     assert first.text != second.text
     assert len(first.text) >= 43  # 32 bytes in base64

@@ -152,7 +152,8 @@ def test_the_name_of_an_allocation_leads_nowhere_else(tmp_path):
 
 
 def test_a_file_server_that_is_away_for_a_moment_costs_no_controller(tmp_path, monkeypatch):
-    lease, touch = ControllerLease(tmp_path), os.utime
+    lease = ControllerLease(tmp_path)
+    touch = os.utime
 
     def fail(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))

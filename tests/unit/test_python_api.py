@@ -319,7 +319,8 @@ TITLES = {
 
 @pytest.mark.parametrize("table", ["trials", "epochs"])
 def test_tables_have_the_rows_and_values_of_the_export(made, exported, table):
-    frame, rows = getattr(hh.Run(made.path), table), exported[table]
+    frame = getattr(hh.Run(made.path), table)
+    rows = exported[table]
     assert len(frame) == len(rows) > 20
     assert len(frame.columns) == len(rows[0])
     shared = [title for title in TITLES if title in frame.columns]
@@ -430,7 +431,8 @@ def test_the_parity_figure_holds_the_predictions_on_the_test_split(made):
     figure = hh.Run(made.path).figure("parity", "gap")
     dots = [trace for trace in figure.data if trace.mode == "markers"]
     points = sorted((x, y) for trace in dots for x, y in zip(trace.x, trace.y, strict=True))
-    truth, mean = arrays["gap/truth"].ravel(), arrays["gap/mean"].ravel()
+    truth = arrays["gap/truth"].ravel()
+    mean = arrays["gap/mean"].ravel()
     np.testing.assert_allclose(points, sorted(zip(truth, mean, strict=True)), rtol=1e-6)
     assert figure.layout.title.text.startswith("gap: MAE")
     assert figure.layout.xaxis.title.text == "reference (eV)"

@@ -102,7 +102,8 @@ def _dimenetpp_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 def _dimenetpp_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, DimeNetPPOptions)
     f, k, w, b = d.features, d.basis_size, o.int_emb, o.basis_emb
-    skips, orders = o.before_skip + o.after_skip, o.num_spherical
+    skips = o.before_skip + o.after_skip
+    orders = o.num_spherical
     kept = s.edges * ((8 + 4 * skips) * f + 3 * w)
     kept += s.pairs * (2 * f + b + orders * w)
     kept += s.nodes * (2 * f + (1 + 2 * o.out_layers) * o.out_emb)
@@ -159,7 +160,8 @@ def _gated(features: int, keeps: bool) -> int:
 
 def _alignn_parameters(d: Dimensions, o: Config) -> int:
     assert isinstance(o, AlignnOptions)
-    f, angles = d.features, sees_angles(d, o)
+    f = d.features
+    angles = sees_angles(d, o)
     total = _gated(f, d.state_is_read)
     if d.layer == 0:
         total += chain(d.basis_size, f, f) + (linear(o.angle_basis, f) if angles else 0)
@@ -168,7 +170,8 @@ def _alignn_parameters(d: Dimensions, o: Config) -> int:
 
 def _alignn_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, AlignnOptions)
-    f, angles = d.features, sees_angles(d, o)
+    f = d.features
+    angles = sees_angles(d, o)
     total = (4 * s.nodes + s.edges) * products(f, f)
     if angles:
         total += (4 * s.edges + s.triplets) * products(f, f)
@@ -180,7 +183,8 @@ def _alignn_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 def _alignn_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, AlignnOptions)
-    f, angles = d.features, sees_angles(d, o)
+    f = d.features
+    angles = sees_angles(d, o)
     kept = s.nodes * 6 * f + s.edges * 3 * f
     if angles:
         kept += s.edges * 5 * f + s.triplets * 3 * f

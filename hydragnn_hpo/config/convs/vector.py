@@ -107,13 +107,17 @@ def sent_channels(d: Dimensions) -> int:
 
 
 def _painn_parameters(d: Dimensions, o: Config) -> int:
-    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    f = d.features
+    k = d.basis_size
+    sent = sent_channels(d)
     message = chain(f, f, sent * f) + linear(k, sent * f)
     return message + linear(f, 2 * f, bias=False) + chain(2 * f, f, 3 * f)
 
 
 def _painn_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
-    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    f = d.features
+    k = d.basis_size
+    sent = sent_channels(d)
     message = s.nodes * products(f, f, sent * f) + s.pairs * products(k + 1, sent * f)
     return message + s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
 
@@ -131,14 +135,18 @@ class PNAEqOptions(PNAOptions):
 
 
 def _pnaeq_parameters(d: Dimensions, o: Config) -> int:
-    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    f = d.features
+    k = d.basis_size
+    sent = sent_channels(d)
     message = chain(f, f, sent * f) + linear(f, f) + linear(k, sent * f)
     update = linear(f, 2 * f, bias=False) + chain(2 * f, f, 3 * f)
     return message + gathering_parameters(f, o) + update
 
 
 def _pnaeq_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
-    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    f = d.features
+    k = d.basis_size
+    sent = sent_channels(d)
     message = s.nodes * (products(f, f, sent * f) + products(f, f))
     filters = s.pairs * (products(k, f) + products(k + 1, (sent - 1) * f))
     update = s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
@@ -146,7 +154,8 @@ def _pnaeq_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 
 def _pnaeq_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
-    f, views = d.features, AGGREGATIONS * aggregator_copies(o)
+    f = d.features
+    views = AGGREGATIONS * aggregator_copies(o)
     return (s.edges * 3 + s.pairs * sent_channels(d) + s.nodes * (views + 31)) * f
 
 
@@ -167,14 +176,18 @@ def _et_check(d: Dimensions, o: Config) -> None:
 
 
 def _et_parameters(d: Dimensions, o: Config) -> int:
-    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    f = d.features
+    k = d.basis_size
+    sent = sent_channels(d)
     attention = 2 * linear(f, f) + linear(k, f)
     message = linear(f, sent * f) + linear(k, sent * f) + linear(f, f)
     return attention + message + linear(f, 2 * f, bias=False) + chain(2 * f, f, 3 * f)
 
 
 def _et_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
-    f, k, sent = d.features, d.basis_size, sent_channels(d)
+    f = d.features
+    k = d.basis_size
+    sent = sent_channels(d)
     edges = s.pairs * (products(k, f) + products(k + 1, sent * f))
     message = s.nodes * products(f, (sent + 3) * f)
     return edges + message + s.nodes * (3 * products(f, 2 * f) + products(2 * f, f, 3 * f))
@@ -182,7 +195,8 @@ def _et_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 def _et_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, ETOptions)
-    f, sent = d.features, sent_channels(d)
+    f = d.features
+    sent = sent_channels(d)
     pairs = (sent + 2) * f + 2 * d.basis_size
     return s.pairs * pairs + s.edges * 2 * o.heads + s.nodes * 32 * f
 
@@ -258,7 +272,8 @@ class Plan:
 
 def _mace_parameters(d: Dimensions, o: Config) -> int:
     assert isinstance(o, MACEOptions)
-    f, plan = d.features, Plan(d, o)
+    f = d.features
+    plan = Plan(d, o)
     send = linear(f, f) + plan.reads * linear(f, f, bias=False)
     radial = linear(d.basis_size, o.radial) + len(plan.moments) * o.radial * f
     coupled = sum(linear(f, len(plan.couplings(order)) * f) for order in plan.orders)
@@ -268,7 +283,8 @@ def _mace_parameters(d: Dimensions, o: Config) -> int:
 
 def _mace_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, MACEOptions)
-    f, plan = d.features, Plan(d, o)
+    f = d.features
+    plan = Plan(d, o)
     radial = products(d.basis_size, o.radial) + len(plan.moments) * products(o.radial, f)
     turns = sum(products(2 * two + 1, n) for (_, two), n in _turning(plan).items())
     columns = start(plan.reads + 1) + sum((2 * e + 1) * n for e, n in enumerate(plan.counts))
@@ -293,7 +309,8 @@ def _turning(plan: Plan) -> dict[tuple[int, int], int]:
 
 def _mace_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, MACEOptions)
-    f, plan = d.features, Plan(d, o)
+    f = d.features
+    plan = Plan(d, o)
     pair = 2 * o.radial + len(plan.moments) * f
     edge = sum(_turning(plan).values())
     node = start(plan.reads + 1) + 2 * sum((2 * e + 1) * n for e, n in enumerate(plan.counts))

@@ -128,7 +128,9 @@ def _length_factor(path: Path) -> float:
 
 
 def _rows(path: Path, first: int, last: int) -> Iterator[Item]:
-    number, size, length = first, path.stat().st_size, _length_factor(path)
+    number = first
+    size = path.stat().st_size
+    length = _length_factor(path)
     while number < last:  # a damaged row ends a query; the next query begins after that row
         before = number
         try:

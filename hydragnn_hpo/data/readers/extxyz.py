@@ -239,7 +239,9 @@ class _Scan:
     """An open file, and the number of frames that were read from it."""
 
     def __init__(self, stamp: tuple[Path, int, int], file: IO[str]) -> None:
-        self.stamp, self.path, self.file = stamp, stamp[0], file
+        self.stamp = stamp
+        self.path = stamp[0]
+        self.file = file
         self.number = 0
         self._packed = self.path.suffix.lower() in OPENERS
         self._lines = iter(functools.partial(file.readline, LONGEST_LINE), "")

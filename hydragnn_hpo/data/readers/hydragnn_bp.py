@@ -173,7 +173,8 @@ class _File:
         offsets = np.asarray(self.reader.read(f"{name}/variable_offset", **run)).reshape(-1)
         axis = self._attribute(f"{name}/variable_dim")
         shape = [int(size) for size in self.variables[name]["Shape"].split(",")]
-        start, count = [0] * len(shape), list(shape)
+        start = [0] * len(shape)
+        count = list(shape)
         start[axis] = int(offsets[0])
         count[axis] = int(offsets[-1] + counts[-1] - offsets[0])
         block = np.zeros(count)

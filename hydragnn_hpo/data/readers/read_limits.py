@@ -15,7 +15,8 @@ from types import FrameType
 SECONDS, SECONDS_PER_BYTE = 4.0, 2e-5
 """Seconds of CPU for one structure, and more by the size of its file: CIF takes a tenth of it."""
 
-MEMORY, MEMORY_PER_BYTE = 1 << 30, 200
+MEMORY = 1 << 30
+MEMORY_PER_BYTE = 200
 """Bytes of memory for one structure, and more by the size of its file."""
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -62,10 +62,12 @@ def read_sdf(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     Raises:
         DataError: the file is unreadable or holds no molecule.
     """
-    path, number = source.path, start
+    path = source.path
+    number = start
     with text_errors(path), open_text(path) as file:
         for record in itertools.islice(_split_records(file), start, stop):
-            name, atoms = f"{path.name}@{number}", _molecule(record)
+            name = f"{path.name}@{number}"
+            atoms = _molecule(record)
             if isinstance(atoms, str):
                 yield name, DataError(f"{path}: structure {number} {atoms}; mend or remove it.")
             else:
@@ -132,7 +134,8 @@ def _parse_v2000(record: Record) -> Atoms:
 
     The codes of charges in the lines of atoms hold only where there are no lines of charges.
     """
-    count, bonds = int(record[3][:3]), int(record[3][3:6])
+    count = int(record[3][:3])
+    bonds = int(record[3][3:6])
     lines, rest = record[4 : 4 + count], record[4 + count :]
     if len(lines) < count or any(line[:1] not in "MAVGS>" for line in rest[bonds : bonds + 1]):
         raise ValueError

@@ -208,7 +208,9 @@ def _read_once(path: Path, stamp: tuple[int, int]) -> Rows:
         header, rows, names = _json(path)
     else:
         lines = read_rows(path)
-        header, rows, names = lines[0], list(lines[1:]), []
+        header = lines[0]
+        rows = list(lines[1:])
+        names = []
     if not rows:
         raise DataError(f"{path}: holds no structure; get the file again.")
     check_header(path, header)

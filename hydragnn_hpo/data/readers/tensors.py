@@ -118,7 +118,8 @@ def _unpack(atoms: Atoms, packed: NDArray[Any], ends: NDArray[Any], place: str) 
         ends: first value of each target, and the end.
         place: file and structure, for errors.
     """
-    flat, bounds = np.asarray(packed).reshape(-1), np.asarray(ends, dtype=np.int64).reshape(-1)
+    flat = np.asarray(packed).reshape(-1)
+    bounds = np.asarray(ends, dtype=np.int64).reshape(-1)
     if not bounds.size or (np.diff(bounds) < 0).any() or bounds[-1] > flat.size or bounds[0] != 0:
         raise DataError(
             f"{place}: 'y_loc' {bounds.tolist()} does not fit the {flat.size} numbers of 'y'; "

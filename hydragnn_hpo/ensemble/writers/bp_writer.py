@@ -97,7 +97,8 @@ class BpWriter(Writer):
 
     def _arrays(self, rows: PredictedRows) -> Arrays:
         layout, structures = self.layout, rows.structures
-        good, total = rows.good(), len(structures.ids)
+        good = rows.good()
+        total = len(structures.ids)
         arrays: Arrays = {"num_nodes": np.zeros(total, np.int32)}
         arrays["num_nodes"][good] = rows.num_nodes
         for name in layout.names("graph"):

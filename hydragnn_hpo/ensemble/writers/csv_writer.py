@@ -35,7 +35,8 @@ class CsvWriter(Writer):
     def __init__(self, layout: OutputColumns) -> None:
         """Store the columns, and the heads of each of the two files."""
         super().__init__(layout)
-        self._graph, self._node = layout.names("graph"), layout.names("node")
+        self._graph = layout.names("graph")
+        self._node = layout.names("node")
 
     def part(self, some: Sequence[PredictedRows]) -> Share:
         """Render the lines of some structures."""
@@ -91,7 +92,8 @@ class CsvWriter(Writer):
         heads = [self._cells(name, rows.prediction.heads[name]) for name in self._node]
         numbers = split_nodes(columns, columns.numbers)
         for row, place in enumerate(rows.good()):
-            name, first = _inert(rows.structures.ids[place]), int(columns.node_offset[row])
+            name = _inert(rows.structures.ids[place])
+            first = int(columns.node_offset[row])
             for atom, z in enumerate(numbers[row].tolist()):
                 cells = [cell for of_head in heads for cell in of_head[first + atom]]
                 yield [name, str(atom), chemical_symbols[z], *cells]

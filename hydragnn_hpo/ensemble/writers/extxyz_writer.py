@@ -54,7 +54,8 @@ class ExtxyzWriter(Writer):
         graph = [block for name in self.layout.names("graph") for block in self._of(name, rows)]
         node = [block for name in self.layout.names("node") for block in self._of(name, rows)]
         split = [split_nodes(columns, values) for _, values in node]
-        classes, atom_classes = self._classes("graph", rows), self._classes("node", rows)
+        classes = self._classes("graph", rows)
+        atom_classes = self._classes("node", rows)
         properties = "".join(f":{name}:R:{values.shape[1]}" for name, values in node)
         properties += "".join(f":{name}:S:1" for name in atom_classes)
         words = [
@@ -86,10 +87,13 @@ class ExtxyzWriter(Writer):
 
     def _of(self, name: str, rows: PredictedRows) -> list[Block]:
         """Return the quantities of a head (mean, std, ends of intervals, ...), one block each."""
-        layout, head = self.layout, rows.prediction.heads[name]
+        layout = self.layout
+        head = rows.prediction.heads[name]
         values = layout.values(name, head)
-        axes, titles = name_components(layout.manifest.heads[name]), layout.titles(name)
-        blocks, first = [], 0
+        axes = name_components(layout.manifest.heads[name])
+        titles = layout.titles(name)
+        blocks = []
+        first = 0
         while first < len(titles):
             title = titles[first].removesuffix(axes[0])
             single = titles[first] in (f"{name}_std", f"{name}_std_epistemic")

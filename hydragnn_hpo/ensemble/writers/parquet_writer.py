@@ -84,8 +84,10 @@ class ParquetWriter(Writer):
 
     def _fields(self, name: str) -> Iterator["pyarrow.Field"]:
         """Yield the columns of a head: the name of a class, then the numbers."""
-        arrow, entry = self._arrow, self.layout.manifest.heads[name]
-        text, number = arrow.string(), arrow.float64()
+        arrow = self._arrow
+        entry = self.layout.manifest.heads[name]
+        text = arrow.string()
+        number = arrow.float64()
         if entry.level == "node":
             text, number = arrow.list_(text), arrow.list_(number)
         if entry.classes is not None:

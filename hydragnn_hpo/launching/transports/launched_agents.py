@@ -132,7 +132,9 @@ class LauncherTransport(ABC):
             address: address on which the controller listens.
             ends_at: when the allocation of the hosts ends, in seconds since the epoch.
         """
-        self.hosts, self.address, self.ends_at = tuple(hosts), address, ends_at
+        self.hosts = tuple(hosts)
+        self.address = address
+        self.ends_at = ends_at
         self._folder = run_dir / "agents"
         self._launchers: list[_Launcher] = []
         self._news: list[HostNews] = []

@@ -145,7 +145,8 @@ def ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def _check_token(path: Path) -> None:
     """Check that a token file is usable: Ray aborts without a message if it is not."""
     try:
-        content, mode = path.read_text().strip(), path.stat().st_mode
+        content = path.read_text().strip()
+        mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError):
         content, mode = "", 0
     if not content:

@@ -315,7 +315,8 @@ class Driver:
                 order.argv, environment=environment, log=order.log
             )
         except ray.exceptions.RayError as error:
-            code, output = None, str(error).strip()
+            code = None
+            output = str(error).strip()
         ray.kill(actor)
         if self._agents.get(host) is not actor:
             return  # another agent is there already, which has swept

@@ -114,7 +114,8 @@ class SlurmTransport(LauncherTransport):
             ends_at=allocation.ends_at,
         )
         self.allocation = allocation.job
-        self._flags, self._software = tuple(flags), software
+        self._flags = tuple(flags)
+        self._software = software
         self._requests: list[_Request] = []
         self._state: SchedulerCommand | None = None
         self._in_doubt, self._state_due = False, 0.0
@@ -188,7 +189,8 @@ class SlurmTransport(LauncherTransport):
         news = super().poll()
         self._in_doubt |= bool(news)
         if self._in_doubt and self._state is None and time.monotonic() >= self._state_due:
-            self._in_doubt, self._state_due = False, time.monotonic() + _STATE_SECONDS
+            self._in_doubt = False
+            self._state_due = time.monotonic() + _STATE_SECONDS
             with contextlib.suppress(JobError):
                 self._state = SchedulerCommand(*job_state_argv(self.allocation))
         self._check_allocation()

@@ -55,7 +55,8 @@ class EdgeGatedConv(nn.Module):
             later layer reads these.
         """
         maps = [self.receive, self.send, self.value]
-        matrix, bias = torch.cat([each.weight for each in maps]), self.receive.bias
+        matrix = torch.cat([each.weight for each in maps])
+        bias = self.receive.bias
         ends = F.linear(nodes, matrix, F.pad(bias, (0, 2 * bias.shape[0])))
         gated, gates, features = update_gated_edges(
             self.gate(edge_features), ends, weight, edge_features, self.edge_norm, links
@@ -119,8 +120,10 @@ class AlignnConv(nn.Module):
     def __init__(self, dimensions: Dimensions, options: AlignnOptions) -> None:
         """Build one layer."""
         super().__init__()
-        features, first = dimensions.features, dimensions.layer == 0
-        angles, self.keeps = sees_angles(dimensions, options), keeps_angles(dimensions, options)
+        features = dimensions.features
+        first = dimensions.layer == 0
+        angles = sees_angles(dimensions, options)
+        self.keeps = keeps_angles(dimensions, options)
         self.reach = min(options.angle_cutoff or dimensions.cutoff, dimensions.cutoff)
         self.orders = options.angle_basis
         self.measure = mlp((dimensions.basis_size, features, features)) if first else None

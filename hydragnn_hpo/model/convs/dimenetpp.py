@@ -46,7 +46,8 @@ class Residual(nn.Module):
     def __init__(self, features: int) -> None:
         """Build both maps."""
         super().__init__()
-        self.first, self.second = nn.Linear(features, features), nn.Linear(features, features)
+        self.first = nn.Linear(features, features)
+        self.second = nn.Linear(features, features)
 
     def forward(self, x: Tensor, links: Links) -> Tensor:
         """Map rows of edges, [E, F] to [E, F]."""
@@ -95,18 +96,21 @@ class DimeNetPPConv(nn.Module):
         super().__init__()
         f, k, width = dimensions.features, dimensions.basis_size, options.int_emb
         self.reach = min(options.angle_cutoff or dimensions.cutoff, dimensions.cutoff)
-        self.receive, self.send = nn.Linear(f, f), nn.Linear(f, f, bias=False)
+        self.receive = nn.Linear(f, f)
+        self.send = nn.Linear(f, f, bias=False)
         first = dimensions.layer == 0
         measure = (nn.Linear(k, f), nn.SiLU(), nn.Linear(f, f, bias=False))
         self.measure = nn.Sequential(*measure) if first else None
         sizes = (options.num_spherical, options.num_radial, self.reach)
         self.bessel = SphericalBessel(*sizes) if first else None
-        self.own, self.other = nn.Linear(f, f), nn.Linear(f, f)
+        self.own = nn.Linear(f, f)
+        self.other = nn.Linear(f, f)
         self.filter = nn.Sequential(
             nn.Linear(k, options.basis_emb, bias=False),
             nn.Linear(options.basis_emb, f, bias=False),
         )
-        self.down, self.up = nn.Linear(f, width, bias=False), nn.Linear(width, f, bias=False)
+        self.down = nn.Linear(f, width, bias=False)
+        self.up = nn.Linear(width, f, bias=False)
         self.angular = AngularSum(options)
         self.before = nn.ModuleList(Residual(f) for _ in range(options.before_skip))
         self.mix = nn.Linear(f, f)
@@ -129,12 +133,14 @@ class DimeNetPPConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and the new messages, [E, F], with the same angles.
         """
-        ends, links = (self.receive(scalars), self.send(scalars)), edges.links
+        ends = (self.receive(scalars), self.send(scalars))
+        links = edges.links
         if state is None:
             assert self.measure is not None
             messages = edges.sum_ends(*ends, self.measure(edges.pair_basis))
             messages = activate_rows(messages, links)
-            angles, own = self._angles(edges), self.own(messages)
+            angles = self._angles(edges)
+            own = self.own(messages)
         else:
             messages, angles = state
             own = sum_ends(*ends, self.own(messages), links)

@@ -50,7 +50,8 @@ class GATConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        sent, received = self.send(scalars), self.receive(scalars)
+        sent = self.send(scalars)
+        received = self.receive(scalars)
         by_head = self._by_head()
         own = _scores(leaky_silu(received + sent, self.slope), by_head)
         measured = self.measure(edges.pair_basis)

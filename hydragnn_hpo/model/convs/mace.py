@@ -25,7 +25,8 @@ class MACEConv(nn.Module):
     def __init__(self, dimensions: Dimensions, options: MACEOptions) -> None:
         """Build one layer."""
         super().__init__()
-        features, plan = dimensions.features, Plan(dimensions, options)
+        features = dimensions.features
+        plan = Plan(dimensions, options)
         self.gather = NeighborMoments(dimensions, options)
         self.products = nn.ModuleList(
             ProductBasis(features, plan.couplings(order), same=order == 2) for order in plan.orders
@@ -83,7 +84,8 @@ class NeighborMoments(nn.Module):
     def __init__(self, dimensions: Dimensions, options: MACEOptions) -> None:
         """Build radial weights and the mixes before and after the sum."""
         super().__init__()
-        features, plan = dimensions.features, Plan(dimensions, options)
+        features = dimensions.features
+        plan = Plan(dimensions, options)
         self.plan = plan
         self.register_buffer("scale", torch.tensor(max(dimensions.degree, 1.0) ** -0.5))
         self.send = nn.ModuleList(
@@ -197,10 +199,13 @@ class ProductBasis(nn.Module):
         left, right = self.get_buffer("columns").unbind()
         products = first.index_select(0, left) * second.index_select(0, right)
         matrix = self.get_buffer("matrix").to(products.dtype)
-        shape, paths = scalars.shape, sum(self.counts)
+        shape = scalars.shape
+        paths = sum(self.counts)
         coupled = (matrix @ products.flatten(1)).view(matrix.shape[0], *shape)
         weights = self.weights(scalars).view(shape[0], paths, shape[1]).transpose(0, 1)
-        row, path, by_degree = 0, 0, []
+        row = 0
+        path = 0
+        by_degree = []
         for ell, count in enumerate(self.counts):
             width = 2 * ell + 1
             block = coupled[row : row + count * width].view(count, width, *shape)

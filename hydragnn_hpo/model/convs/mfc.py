@@ -57,7 +57,8 @@ class MFCConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features, self.highest = dimensions.features, options.max_degree
-        shape, bound = (self.highest + 1, 2 * features, features), features**-0.5
+        shape = (self.highest + 1, 2 * features, features)
+        bound = features**-0.5
         self.weight = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(features))
 

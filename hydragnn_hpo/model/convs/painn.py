@@ -100,7 +100,8 @@ class PaiNNConv(nn.Module):
     def __init__(self, dimensions: Dimensions, options: PaiNNOptions) -> None:
         """Build one layer."""
         super().__init__()
-        features, activation = dimensions.features, PAINN_ACTIVATIONS[options.activation]
+        features = dimensions.features
+        activation = PAINN_ACTIVATIONS[options.activation]
         self.sent = sent_channels(dimensions)
         self.send = mlp((features, features, self.sent * features), activation)
         self.filters = RadialFilters(dimensions.basis_size, features, self.sent)

@@ -45,7 +45,8 @@ class PNAEqConv(nn.Module):
         """
         to_vectors = self.filters(edges)
         scalar_values, *vector_values = self.send(scalars).chunk(self.sent, dim=-1)
-        filters, received = self.filter(edges.pair_basis), self.receive(scalars)
+        filters = self.filter(edges.pair_basis)
+        received = self.receive(scalars)
         gathered = self.aggregate(received, scalar_values, None, filters, edges)
         vectors = send_vectors(state, vector_values, to_vectors, edges)
         change, vectors = self.update(scalars + gathered, vectors)

@@ -43,7 +43,8 @@ class PNAPlusConv(nn.Module):
             The change of the scalars, [N, F], and None.
         """
         basis = edges.pair_basis
-        measured, filters = self.measure(basis), self.filter(basis)
+        measured = self.measure(basis)
+        filters = self.filter(basis)
         ends = (self.receive(scalars), self.send(scalars))
         gathered = self.aggregate(*ends, measured, filters, edges)
         return self.update(torch.cat((scalars, gathered), dim=-1)), None

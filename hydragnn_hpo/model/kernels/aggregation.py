@@ -128,7 +128,8 @@ class _Aggregate(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
         *tensors, extremes, shares = ctx.saved_tensors
-        needed, grad = ctx.needs_input_grad[1:6], torch.stack(grads, dim=1)
+        needed = ctx.needs_input_grad[1:6]
+        grad = torch.stack(grads, dim=1)
         slopes: Sequence[Tensor | None]
         if not torch.is_grad_enabled():
             slopes = _find_slopes(ctx.kernels, tensors, (grad, extremes, shares), needed)
@@ -239,7 +240,9 @@ def _aggregate_by_numba(inputs: Sequence[Tensor], links: Sequence[Tensor]) -> tu
     """Return sums, extremes, and shares of the messages that reach these, [N, 2, F] each."""
     from hydragnn_hpo.model.kernels.numba_passes import run_loop
 
-    factors, weights, (sender, _, order, starts, _, _) = tuple(inputs[:4]), inputs[4], links
+    factors = tuple(inputs[:4])
+    weights = inputs[4]
+    (sender, _, order, starts, _, _) = links
     nodes, width = factors[0].shape
     results = weights.new_empty(3, nodes, 2, width).unbind()
     space = weights.new_empty(7, width).unbind()

@@ -53,7 +53,10 @@ def _vectors_change_by_receiver(
     """Sum the change of messages at the receivers, [N, 3, F]."""
     (v, dv), (w, dw), (d, dd) = values, filters, directions
     (u, du), (z, dz), (sender, order, starts) = vectors, vector_filters, edges
-    pairs, width, carries, (sum0, sum1, sum2) = w.shape[0], w.shape[1], u.shape[0] > 0, space
+    pairs = w.shape[0]
+    width = w.shape[1]
+    carries = u.shape[0] > 0
+    (sum0, sum1, sum2) = space
     for n in range(out.shape[0]):
         for f in range(width):
             sum0[f] = sum1[f] = sum2[f] = 0.0
@@ -89,7 +92,9 @@ def _vectors_change_by_sender(
 ) -> None:
     """Change the slopes by the rows of the senders; ``to_vector_filters`` is a change."""
     (w, dw), (d, dd), (receiver, order, starts) = filters, directions, edges
-    pairs, width, carries = w.shape[0], w.shape[1], to_vectors.shape[0] > 0
+    pairs = w.shape[0]
+    width = w.shape[1]
+    carries = to_vectors.shape[0] > 0
     sum0, sum1, sum2 = space
     for n in range(to_values.shape[0]):
         for f in range(width):
@@ -125,7 +130,9 @@ def _vectors_change_by_pair(
 ) -> None:
     """Change the slopes by the filters; ``vectors`` are a change."""
     (v, dv), (d, dd), (sender, receiver) = values, directions, ends
-    pairs, width, carries = to_filters.shape[0], to_filters.shape[1], vectors.shape[0] > 0
+    pairs = to_filters.shape[0]
+    width = to_filters.shape[1]
+    carries = vectors.shape[0] > 0
     for p in range(pairs):
         for f in range(width):
             to_filters[p, f] = 0.0
@@ -151,7 +158,8 @@ def _vectors_change_by_edge(
 ) -> None:
     """Change the slopes by the directions."""
     (v, dv), (w, dw), (sender, receiver) = values, filters, ends
-    pairs, zero = w.shape[0], to_directions.dtype.type(0)
+    pairs = w.shape[0]
+    zero = to_directions.dtype.type(0)
     for e in range(sender.shape[0]):
         j, i = sender[e], receiver[e]
         p = e if e < pairs else e - pairs
@@ -176,7 +184,8 @@ def _attended_change_by_node(
                 out[n, h, f] = 0.0
         for k in range(starts[n], starts[n + 1]):
             e = order[k]
-            j, q = other[e], e if e < rows else e - rows
+            j = other[e]
+            q = e if e < rows else e - rows
             p = e if e < pairs else e - pairs
             for h in range(out.shape[1]):
                 weight, change = a[q, h], da[q, h]
@@ -200,7 +209,9 @@ def _attended_change_by_pair(
             for f in range(out.shape[2]):
                 out[p, h, f] = 0.0
         for e in range(p, sender.shape[0], pairs):
-            j, i, q = sender[e], receiver[e], e if e < rows else e - rows
+            j = sender[e]
+            i = receiver[e]
+            q = e if e < rows else e - rows
             for h in range(out.shape[1]):
                 weight, change = a[q, h], da[q, h]
                 for f in range(out.shape[2]):
@@ -218,7 +229,9 @@ def _attended_change_by_edge(
         for h in range(out.shape[1]):
             out[q, h] = 0.0
         for e in range(q, sender.shape[0], rows):
-            j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+            j = sender[e]
+            i = receiver[e]
+            p = e if e < pairs else e - pairs
             for h in range(out.shape[1]):
                 total = out.dtype.type(0)
                 if pairs:
@@ -236,9 +249,16 @@ def _triplets_change_by_second(
 ) -> None:
     """Sum the change of filtered messages at the second edges, [E, F]; S is at most 8."""
     (v, dv), (w, dw), (a, da), (first, order, starts) = messages, filters, weights, edges
-    pairs, last, zero = w.shape[1], w.shape[0] - 1, out.dtype.type(0)
-    s1, s2, s3, s4 = min(1, last), min(2, last), min(3, last), min(4, last)
-    s5, s6, s7 = min(5, last), min(6, last), min(7, last)
+    pairs = w.shape[1]
+    last = w.shape[0] - 1
+    zero = out.dtype.type(0)
+    s1 = min(1, last)
+    s2 = min(2, last)
+    s3 = min(3, last)
+    s4 = min(4, last)
+    s5 = min(5, last)
+    s6 = min(6, last)
+    s7 = min(7, last)
     for n in range(out.shape[0]):
         for f in range(out.shape[1]):
             out[n, f] = 0.0
@@ -337,9 +357,16 @@ def _triplets_change_by_triplet(
 ) -> None:
     """Change the slopes by the weights."""
     (v, dv), (w, dw), (first, second) = messages, filters, ends
-    pairs, last, zero = w.shape[1], w.shape[0] - 1, to_weights.dtype.type(0)
-    s1, s2, s3, s4 = min(1, last), min(2, last), min(3, last), min(4, last)
-    s5, s6, s7 = min(5, last), min(6, last), min(7, last)
+    pairs = w.shape[1]
+    last = w.shape[0] - 1
+    zero = to_weights.dtype.type(0)
+    s1 = min(1, last)
+    s2 = min(2, last)
+    s3 = min(3, last)
+    s4 = min(4, last)
+    s5 = min(5, last)
+    s6 = min(6, last)
+    s7 = min(7, last)
     for t in range(first.shape[0]):
         j, i = first[t], second[t]
         p = j if j < pairs else j - pairs

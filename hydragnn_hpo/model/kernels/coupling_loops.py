@@ -38,7 +38,9 @@ def _coupled_by_node(
     ``steps`` are the distances in a row of ``mixing`` of two components of the sum, and of two of
     the values: one loop serves sums at receivers, and at senders by the transposed matrices.
     """
-    (other, order, starts), pairs, count = edges, filters.shape[0], values.shape[1]
+    (other, order, starts) = edges
+    pairs = filters.shape[0]
+    count = values.shape[1]
     to_next_sum, step = steps[0], steps[1]
     for n in range(out.shape[0]):
         for b in range(out.shape[1]):
@@ -64,7 +66,9 @@ def _coupled_by_node(
 
 def _coupled_by_pair(values: Array, grad: Array, mixing: Array, ends: Ends, out: Array) -> None:
     """Multiply mixed values of the senders by gradients, [N, B, F], and sum by pair, [P, F]."""
-    (sender, receiver), pairs, count = ends, out.shape[0], values.shape[1]
+    (sender, receiver) = ends
+    pairs = out.shape[0]
+    count = values.shape[1]
     for p in range(pairs):
         for f in range(out.shape[1]):
             out[p, f] = 0.0
@@ -88,7 +92,9 @@ def _coupled_by_edge(
     values: Array, filters: Array, grad: Array, ends: Ends, to_mixing: Array
 ) -> None:
     """Multiply filtered values of the senders by gradients, and sum over features, [E, B * A]."""
-    (sender, receiver), pairs, count = ends, filters.shape[0], values.shape[1]
+    (sender, receiver) = ends
+    pairs = filters.shape[0]
+    count = values.shape[1]
     zero = to_mixing.dtype.type(0)
     for e in range(sender.shape[0]):
         j, i = sender[e], receiver[e]
@@ -114,9 +120,17 @@ def _triplets_by_second(
     messages: Array, filters: Array, weights: Array, edges: Edges3, out: Array
 ) -> None:
     """Sum filtered messages of the first edges at the second, [E, F]; S is at most 8."""
-    (first, order, starts), pairs, last = edges, filters.shape[1], filters.shape[0] - 1
-    s1, s2, s3, s4 = min(1, last), min(2, last), min(3, last), min(4, last)
-    s5, s6, s7, zero = min(5, last), min(6, last), min(7, last), out.dtype.type(0)
+    (first, order, starts) = edges
+    pairs = filters.shape[1]
+    last = filters.shape[0] - 1
+    s1 = min(1, last)
+    s2 = min(2, last)
+    s3 = min(3, last)
+    s4 = min(4, last)
+    s5 = min(5, last)
+    s6 = min(6, last)
+    s7 = min(7, last)
+    zero = out.dtype.type(0)
     for n in range(out.shape[0]):
         for f in range(out.shape[1]):
             out[n, f] = 0.0
@@ -124,10 +138,14 @@ def _triplets_by_second(
             t = order[k]
             j = first[t]
             p = j if j < pairs else j - pairs
-            a, b = weights[t, 0], weights[t, 1] if last > 0 else zero
-            c, d = weights[t, 2] if last > 1 else zero, weights[t, 3] if last > 2 else zero
-            u, v = weights[t, 4] if last > 3 else zero, weights[t, 5] if last > 4 else zero
-            w, x = weights[t, 6] if last > 5 else zero, weights[t, 7] if last > 6 else zero
+            a = weights[t, 0]
+            b = weights[t, 1] if last > 0 else zero
+            c = weights[t, 2] if last > 1 else zero
+            d = weights[t, 3] if last > 2 else zero
+            u = weights[t, 4] if last > 3 else zero
+            v = weights[t, 5] if last > 4 else zero
+            w = weights[t, 6] if last > 5 else zero
+            x = weights[t, 7] if last > 6 else zero
             for f in range(out.shape[1]):
                 mixed = a * filters[0, p, f] + b * filters[s1, p, f] + c * filters[s2, p, f]
                 mixed += d * filters[s3, p, f] + u * filters[s4, p, f] + v * filters[s5, p, f]
@@ -138,7 +156,9 @@ def _triplets_by_second(
 def _sum_gradients(weights: Array, grad: Array, edges: Edges3, n: int, rows: Array) -> None:
     """Sum the weighted gradients of all triplets of first edge n, four at a time, [S, F]."""
     second, order, starts = edges
-    (count, width), begin, end = rows.shape, starts[n], starts[n + 1]
+    (count, width) = rows.shape
+    begin = starts[n]
+    end = starts[n + 1]
     for s in range(count):
         for f in range(width):
             rows[s, f] = 0.0
@@ -178,7 +198,8 @@ def _triplets_by_first(
 
     ``rows`` is space for the weighted gradients of one edge, [S, F].
     """
-    pairs, (count, width) = filters.shape[1], rows.shape
+    pairs = filters.shape[1]
+    (count, width) = rows.shape
     for n in range(to_messages.shape[0]):
         p = n if n < pairs else n - pairs
         sum_gradients(weights, grad, edges, n, rows)
@@ -199,9 +220,17 @@ def _triplets_by_triplet(
     messages: Array, filters: Array, grad: Array, ends: Ends, to_weights: Array
 ) -> None:
     """Differentiate ``_triplets_by_second`` by the weights."""
-    (first, second), pairs, last = ends, filters.shape[1], filters.shape[0] - 1
-    s1, s2, s3, s4 = min(1, last), min(2, last), min(3, last), min(4, last)
-    s5, s6, s7, zero = min(5, last), min(6, last), min(7, last), to_weights.dtype.type(0)
+    (first, second) = ends
+    pairs = filters.shape[1]
+    last = filters.shape[0] - 1
+    s1 = min(1, last)
+    s2 = min(2, last)
+    s3 = min(3, last)
+    s4 = min(4, last)
+    s5 = min(5, last)
+    s6 = min(6, last)
+    s7 = min(7, last)
+    zero = to_weights.dtype.type(0)
     for t in range(first.shape[0]):
         j, i = first[t], second[t]
         p = j if j < pairs else j - pairs
@@ -230,7 +259,8 @@ def _count_triplets(short: Array, edges: Edges3, first_starts: Array, second_sta
         first_starts: results, which begin with 0.
         second_starts: results, which begin with 0.
     """
-    (sender, order, starts), pairs = edges, short.shape[0]
+    (sender, order, starts) = edges
+    pairs = short.shape[0]
     for n in range(sender.shape[0]):
         reverse = n + pairs if n < pairs else n - pairs
         if short[min(n, reverse)]:
@@ -254,7 +284,10 @@ def _list_triplets(short: Array, edges: Edges3, ends: Ends, by_first: Array, pla
         by_first: result: triplets sorted by their first edge, [T].
         places: ``first_starts`` of ``_count_triplets``, [E + 1]; changed.
     """
-    (sender, order, starts), (first, second), pairs, t = edges, ends, short.shape[0], 0
+    (sender, order, starts) = edges
+    (first, second) = ends
+    pairs = short.shape[0]
+    t = 0
     for n in range(sender.shape[0]):
         reverse = n + pairs if n < pairs else n - pairs
         if short[min(n, reverse)]:

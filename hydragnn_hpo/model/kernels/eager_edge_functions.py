@@ -115,7 +115,8 @@ def sum_activated(product: Tensor, weights: Tensor, gate: Inputs, links: Links) 
     Returns:
         [N, F].
     """
-    messages, weight = F.silu(product), expand_pairs(weights, product.shape[0])
+    messages = F.silu(product)
+    weight = expand_pairs(weights, product.shape[0])
     if gate:
         # A product with one row is several times faster than one with one column.
         score = gate[0] @ messages.t() + gate[1]

@@ -129,13 +129,16 @@ def vectors_slopes(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
     s, r, by_r, r_starts, by_s, s_starts = links
     axes = zip(directions.split(1, dim=1), vectors.unbind(1), strict=True)
     if needed[5]:
-        messages, sums = scale_rows(gather_rows(values, s), filters), []
+        messages = scale_rows(gather_rows(values, s), filters)
+        sums = []
         for axis, each in axes:
             rows = scale_rows(gather_rows(each, s), vector_filters)
             sums.append(segment_sum(rows.addcmul_(messages, axis), by_r, r_starts))
         return [None] * 5 + [torch.stack(sums, dim=1)]
-    along, to_vectors = grad.new_zeros(s.shape[0], values.shape[1]), []
-    to_filters, to_vector_filters = torch.zeros_like(filters), torch.zeros_like(filters)
+    along = grad.new_zeros(s.shape[0], values.shape[1])
+    to_vectors = []
+    to_filters = torch.zeros_like(filters)
+    to_vector_filters = torch.zeros_like(filters)
     for (axis, each), slope in zip(axes, grad.unbind(1), strict=True):
         arrived = gather_rows(slope, r)
         along.addcmul_(axis, arrived)
@@ -267,7 +270,8 @@ def _sum_coupled(
         mixing: of the edges, [E, B, A].
         edges: the other end of each edge, edges sorted by the end that sums, and their starts.
     """
-    (other, order, starts), (num_sums, num_sent) = edges, mixing.shape[1:]
+    (other, order, starts) = edges
+    (num_sums, num_sent) = mixing.shape[1:]
     if num_sent > num_sums:
         rows = scale_rows(_mix_at_edges(values, other, mixing), filters.unsqueeze(1))
         return segment_sum(rows, order, starts)
@@ -312,7 +316,9 @@ def triplets_slopes(
     """
     messages, filters, weights, grad = arguments
     first, second, _, starts, by_first, first_starts = links
-    (size, pairs, width), slopes, edges = filters.shape, list[Any]([None] * 4), messages.shape[0]
+    (size, pairs, width) = filters.shape
+    slopes = list[Any]([None] * 4)
+    edges = messages.shape[0]
     by_pair = filters.transpose(0, 1)
     if needed[2] or needed[3]:
         values = messages.repeat(size, 1, 1)
@@ -326,7 +332,8 @@ def triplets_slopes(
             grad.contiguous(), values, rows, starts * size, second.repeat_interleave(size), 0
         ).view_as(weights)
     if needed[0] or needed[1]:
-        back, by_function = second.index_select(0, by_first), weights.index_select(0, by_first).t()
+        back = second.index_select(0, by_first)
+        by_function = weights.index_select(0, by_first).t()
         arrived = [segment_sum(grad, back, first_starts, e.contiguous()) for e in by_function]
         sums = torch.stack(arrived).transpose(0, 1)
         products = sum_pairs(sums * messages.unsqueeze(1), pairs)

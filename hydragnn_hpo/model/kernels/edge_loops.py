@@ -170,9 +170,13 @@ add_to_ends: Any = register_jitable(forceinline=True)(_add_to_ends)
 def _bent_ends(terms: Triple, slope: Array, ends: Pair, out: Array) -> None:
     """Activate the sum of both ends and the pair, for each edge, [E, F]."""
     (received, sent, measured), (sender, receiver) = terms, ends
-    pairs, one, low = measured.shape[0], out.dtype.type(1), slope[0]
+    pairs = measured.shape[0]
+    one = out.dtype.type(1)
+    low = slope[0]
     for e in range(sender.shape[0]):
-        j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+        j = sender[e]
+        i = receiver[e]
+        p = e if e < pairs else e - pairs
         for f in range(out.shape[1]):
             x = received[i, f] + sent[j, f] + measured[p, f]
             value, _, _ = silu(x, one)
@@ -185,9 +189,13 @@ def _bent_ends_slopes(
     """Differentiate ``_bent_ends``, pair by pair, with two rows; sums of pairs are overwritten."""
     (received, sent, measured), (sender, receiver) = terms, ends
     to_received, to_sent, to_measured = to_terms
-    pairs, one, low = measured.shape[0], rows.dtype.type(1), slope[0]
+    pairs = measured.shape[0]
+    one = rows.dtype.type(1)
+    low = slope[0]
     for p in range(pairs):
-        j, i, back = sender[p], receiver[p], p + pairs
+        j = sender[p]
+        i = receiver[p]
+        back = p + pairs
         for f in range(rows.shape[1]):
             _, first, _ = silu(received[i, f] + sent[j, f] + measured[p, f], one)
             rows[0, f] = ((one - low) * first + low) * grad[p, f]
@@ -220,9 +228,13 @@ def _bent_ends_curvature(
     """Differentiate ``_bent_ends_slopes``, with two rows."""
     (received, sent, measured), (sender, receiver) = terms, ends
     at_receiver, at_sender, at_pair = seconds
-    pairs, one, low = measured.shape[0], rows.dtype.type(1), slope[0]
+    pairs = measured.shape[0]
+    one = rows.dtype.type(1)
+    low = slope[0]
     for e in range(sender.shape[0]):
-        j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+        j = sender[e]
+        i = receiver[e]
+        p = e if e < pairs else e - pairs
         for f in range(rows.shape[1]):
             rows[1, f] = at_receiver[i, f] + at_sender[j, f] + at_pair[p, f]
         for f in range(rows.shape[1]):
@@ -243,7 +255,8 @@ def _open_gates(sums: Array, offset: Array, count: int) -> None:
             sums[0, k], sums[1, k], _ = logistic(offset[0] + sums[0, k], one)
     else:
         for k in range(count):
-            sums[0, k], sums[1, k] = one, one - one
+            sums[0, k] = one
+            sums[1, k] = one - one
 
 
 open_gates: Any = register_jitable(forceinline=True)(_open_gates)
@@ -264,7 +277,8 @@ def _gated_sum(
     A block has as many edges as there are ``rows``; ``sums`` are [3, R].
     """
     bias, gate, offset = parameters
-    pairs, one = weights.shape[0], rows.dtype.type(1)
+    pairs = weights.shape[0]
+    one = rows.dtype.type(1)
     for start in range(0, receiver.shape[0], rows.shape[0]):
         count = min(rows.shape[0], receiver.shape[0] - start)
         for k in range(count):
@@ -277,7 +291,8 @@ def _gated_sum(
         open_gates(sums, offset, count)
         for k in range(count):
             e = start + k
-            i, weight = receiver[e], weights[e if e < pairs else e - pairs, 0] * sums[0, k]
+            i = receiver[e]
+            weight = weights[e if e < pairs else e - pairs, 0] * sums[0, k]
             for f in range(rows.shape[1]):
                 out[i, f] += weight * rows[k, f]
 
@@ -297,11 +312,15 @@ def _gated_sum_slopes(
     """
     (z, weights, grad), (to_z, to_weights) = given, results
     (bias, gate, offset), (to_bias, to_gate, to_offset) = parameters, to_parameters
-    pairs, one = weights.shape[0], rows.dtype.type(1)
+    pairs = weights.shape[0]
+    one = rows.dtype.type(1)
     for start in range(0, receiver.shape[0], rows.shape[0]):
         count = min(rows.shape[0], receiver.shape[0] - start)
         for k in range(count):
-            e, i, total, along = start + k, receiver[start + k], one - one, one - one
+            e = start + k
+            i = receiver[start + k]
+            total = one - one
+            along = one - one
             for f in range(rows.shape[1]):
                 value, first, _ = silu(z[e, f] + bias[f], one)
                 rows[k, f], to_z[e, f] = value, first
@@ -310,7 +329,8 @@ def _gated_sum_slopes(
             sums[0, k], sums[2, k] = total, along
         open_gates(sums, offset, count)
         for k in range(count):
-            e, i = start + k, receiver[start + k]
+            e = start + k
+            i = receiver[start + k]
             p = e if e < pairs else e - pairs
             to_weights[p, 0] += sums[0, k] * sums[2, k]
             weight, steep = weights[p, 0] * sums[0, k], weights[p, 0] * sums[1, k] * sums[2, k]
@@ -368,10 +388,13 @@ def _gated_sum_curvature(
     """
     (_, weights, grad), (to_z, to_weights, to_grad) = given, results
     (_, gate, offset), (to_bias, to_gate, to_offset) = parameters, to_parameters
-    (second, second_weights), one, gated = seconds, rows.dtype.type(1), offset.shape[0] > 0
+    (second, second_weights) = seconds
+    one = rows.dtype.type(1)
+    gated = offset.shape[0] > 0
     pairs = weights.shape[0]
     for e in range(receiver.shape[0]):
-        i, p = receiver[e], e if e < pairs else e - pairs
+        i = receiver[e]
+        p = e if e < pairs else e - pairs
         argument, along, moved, tilt = gate_products(given, second, parameters, (e, i), rows)
         share, steep, bent = logistic(argument, one) if gated else (one, one - one, one - one)
         weight, late = weights[p, 0], second_weights[p, 0]
@@ -399,7 +422,8 @@ def _product_rows(
     """Fill the first rows with gate and derivatives, the others with content and derivatives."""
     (received, sent, measured), (j, i) = terms, ends
     gate, gate_slope, gate_curvature, content, slope, curvature = rows
-    width, one = gate.shape[0], gate.dtype.type(1)
+    width = gate.shape[0]
+    one = gate.dtype.type(1)
     for f in range(width):
         x = received[i, 0, f] + sent[j, 0, f] + measured[p, 0, f]
         gate[f], gate_slope[f], gate_curvature[f] = logistic(x, one)
@@ -425,10 +449,14 @@ def _product_sum(
     The terms, [N, 2, F] and [P, 2, F], are those of the gates, then those of the contents, which
     are activated by softplus if ``soft`` has an entry, otherwise by SiLU.
     """
-    (sender, receiver), softened, pairs = ends, soft.shape[0] > 0, weights.shape[0]
+    (sender, receiver) = ends
+    softened = soft.shape[0] > 0
+    pairs = weights.shape[0]
     gate, _, _, content, _, _ = rows
     for e in range(sender.shape[0]):
-        j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+        j = sender[e]
+        i = receiver[e]
+        p = e if e < pairs else e - pairs
         product_rows(terms, (j, i), p, softened, rows)
         weight = weights[p, 0]
         for f in range(out.shape[1]):
@@ -459,13 +487,18 @@ def _product_sum_slopes(
     rows: Rows6,
 ) -> None:
     """Differentiate ``_product_sum``; ``rows`` are space."""
-    (sender, receiver), softened = ends, soft.shape[0] > 0
+    (sender, receiver) = ends
+    softened = soft.shape[0] > 0
     gate, gate_slope, _, content, slope, _ = rows
-    pairs, zero = weights.shape[0], gate.dtype.type(0)
+    pairs = weights.shape[0]
+    zero = gate.dtype.type(0)
     for e in range(sender.shape[0]):
-        j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+        j = sender[e]
+        i = receiver[e]
+        p = e if e < pairs else e - pairs
         product_rows(terms, (j, i), p, softened, rows)
-        weight, total = weights[p, 0], zero
+        weight = weights[p, 0]
+        total = zero
         for f in range(grad.shape[1]):
             total += grad[i, f] * gate[f] * content[f]
             gate_slope[f] *= weight * grad[i, f] * content[f]
@@ -489,14 +522,21 @@ def _product_sum_curvature(
     rows: Rows6,
 ) -> None:
     """Differentiate ``_product_sum_slopes``; ``rows`` are space."""
-    (sender, receiver), softened, width = ends, soft.shape[0] > 0, grad.shape[1]
-    (at_receiver, at_sender, at_pair), zero = seconds, grad.dtype.type(0)
+    (sender, receiver) = ends
+    softened = soft.shape[0] > 0
+    width = grad.shape[1]
+    (at_receiver, at_sender, at_pair) = seconds
+    zero = grad.dtype.type(0)
     gate, gate_slope, gate_curvature, content, slope, curvature = rows
     pairs = weights.shape[0]
     for e in range(sender.shape[0]):
-        j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+        j = sender[e]
+        i = receiver[e]
+        p = e if e < pairs else e - pairs
         product_rows(terms, (j, i), p, softened, rows)
-        weight, late, total = weights[p, 0], second_weights[p, 0], zero
+        weight = weights[p, 0]
+        late = second_weights[p, 0]
+        total = zero
         for f in range(width):
             s, s1, s2 = gate[f], gate_slope[f], gate_curvature[f]
             c, c1, c2 = content[f], slope[f], curvature[f]
@@ -514,7 +554,8 @@ def _product_sum_curvature(
 
 def _soft_rows(x: Array, out: Array) -> None:
     """Apply softplus minus ln 2 to each number, [P, F]."""
-    one, shift = out.dtype.type(1), out.dtype.type(0.6931471805599453)
+    one = out.dtype.type(1)
+    shift = out.dtype.type(0.6931471805599453)
     for p in range(x.shape[0]):
         for f in range(x.shape[1]):
             out[p, f] = softplus(x[p, f], one)[0] - shift

@@ -28,8 +28,10 @@ EPSILON = 1e-5
 
 def _normalize(rows: Array, k: int) -> Any:
     """Fill row k with row 0 minus its mean, over its deviation; return 1 over the deviation."""
-    width, total = rows.shape[1], rows.dtype.type(0)
-    square, one = total, rows.dtype.type(1)
+    width = rows.shape[1]
+    total = rows.dtype.type(0)
+    square = total
+    one = rows.dtype.type(1)
     share = one / rows.dtype.type(width)
     for f in range(width):
         total += rows[0, f]
@@ -62,9 +64,13 @@ def _gated_edges(
     ``features`` are those of the edges, [E, F], to which their change is added. There are two rows.
     """
     (sender, receiver), (gated, gates), (scale, shift) = ends, sums, norm
-    pairs, one, width = weights.shape[0], rows.dtype.type(1), rows.shape[1]
+    pairs = weights.shape[0]
+    one = rows.dtype.type(1)
+    width = rows.shape[1]
     for e in range(sender.shape[0]):
-        j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+        j = sender[e]
+        i = receiver[e]
+        p = e if e < pairs else e - pairs
         weight = weights[p, 0]
         for f in range(width):
             rows[0, f] = product[e, f] + nodes[i, 0, f] + nodes[j, 1, f]
@@ -83,9 +89,13 @@ def _gated_edges(
 
 def _add_norm_slopes(rows: Array, norm: Pair, grad: Array, e: int, to_norm: Pair) -> None:
     """Add to row 2 the gradient of the update of edge e by its gate inputs, row 0."""
-    (scale, shift), (to_scale, to_shift), one = norm, to_norm, rows.dtype.type(1)
-    width, total = rows.shape[1], rows.dtype.type(0)
-    along, share = total, one / rows.dtype.type(width)
+    (scale, shift) = norm
+    (to_scale, to_shift) = to_norm
+    one = rows.dtype.type(1)
+    width = rows.shape[1]
+    total = rows.dtype.type(0)
+    along = total
+    share = one / rows.dtype.type(width)
     steep = normalize(rows, 1)
     for f in range(width):
         rows[0, f] = grad[e, f] * silu(scale[f] * rows[1, f] + shift[f], one)[1]
@@ -135,10 +145,15 @@ def _gated_edges_slopes(
 ) -> None:
     """Differentiate ``_gated_edges``, with four rows."""
     (sender, receiver), (to_gated, to_gates, to_updated) = ends, grads
-    pairs, one, width = weights.shape[0], rows.dtype.type(1), rows.shape[1]
+    pairs = weights.shape[0]
+    one = rows.dtype.type(1)
+    width = rows.shape[1]
     for e in range(sender.shape[0]):
-        j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
-        weight, total = weights[p, 0], one - one
+        j = sender[e]
+        i = receiver[e]
+        p = e if e < pairs else e - pairs
+        weight = weights[p, 0]
+        total = one - one
         for f in range(width):
             rows[0, f] = product[e, f] + nodes[i, 0, f] + nodes[j, 1, f]
         for f in range(width):
@@ -160,9 +175,13 @@ def _add_norm_curvature(rows: Array, norm: Pair, grad: Array, e: int, to_norm: P
 
     Adds to row 2 the gradient of row 0, and fills row 5 with that of ``grad``.
     """
-    (scale, shift), (to_scale, to_shift), one = norm, to_norm, rows.dtype.type(1)
-    width, zero = rows.shape[1], rows.dtype.type(0)
-    share, steep = one / rows.dtype.type(width), normalize(rows, 4)
+    (scale, shift) = norm
+    (to_scale, to_shift) = to_norm
+    one = rows.dtype.type(1)
+    width = rows.shape[1]
+    zero = rows.dtype.type(0)
+    share = one / rows.dtype.type(width)
+    steep = normalize(rows, 4)
     mean = tilt = zero
     for f in range(width):
         mean += rows[1, f]
@@ -215,7 +234,9 @@ def _bend_gates(
         The gradient of the weight.
     """
     (values, seconds), (to_gated, to_gates, _) = nodes, grads
-    (i, j), (weight, late), one = ends, weights, rows.dtype.type(1)
+    (i, j) = ends
+    (weight, late) = weights
+    one = rows.dtype.type(1)
     total = one - one
     for f in range(rows.shape[1]):
         gate, first, second = logistic(rows[0, f], one)
@@ -252,10 +273,14 @@ def _gated_edges_curvature(
     ``seconds``: gradients of what the slopes give to product, weights and features; the second of
     ``nodes``: to nodes. ``to_edges``: to product and weights.
     """
-    (sender, receiver), (values, second_nodes), updated = ends, nodes, grads[2].shape[0] > 0
+    (sender, receiver) = ends
+    (values, second_nodes) = nodes
+    updated = grads[2].shape[0] > 0
     pairs, width = weights.shape[0], rows.shape[1]
     for e in range(sender.shape[0]):
-        j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+        j = sender[e]
+        i = receiver[e]
+        p = e if e < pairs else e - pairs
         for f in range(width):
             rows[0, f] = product[e, f] + values[i, 0, f] + values[j, 1, f]
         for f in range(width):

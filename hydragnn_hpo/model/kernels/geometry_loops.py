@@ -34,7 +34,8 @@ def _measure_pairs(
         envelopes: result, [P].
     """
     (places, shifts), (sender, receiver) = nodes, ends
-    pairs, reverses = lengths.shape[0], directions.shape[0] - lengths.shape[0]
+    pairs = lengths.shape[0]
+    reverses = directions.shape[0] - lengths.shape[0]
     for p in range(pairs):
         i, j = receiver[p], sender[p]
         x = places[i, 0] - places[j, 0] + shifts[p, 0]
@@ -77,7 +78,8 @@ def _sort_neighbors(
         weights: results, of both.
         shares: for means, result, the inverse sum of each node's envelopes and 1, [N]; else [0].
     """
-    (sender, receiver), pairs = ends, envelopes.shape[0]
+    (sender, receiver) = ends
+    pairs = envelopes.shape[0]
     for i in range(starts.shape[0] - 1):
         total = envelopes.dtype.type(1)
         for k in range(starts[i], starts[i + 1]):

@@ -49,8 +49,10 @@ def bent_ends_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
 
 def bent_ends_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     """Differentiate ``bent_ends_slopes``, given its gradient and those of all its results."""
-    (grad, *seconds), slopes = grads, _zeros_like(call.inputs)
-    to_grad, rows = _empty_like(grad), grad.new_empty(2, grad.shape[1])
+    (grad, *seconds) = grads
+    slopes = _zeros_like(call.inputs)
+    to_grad = _empty_like(grad)
+    rows = grad.new_empty(2, grad.shape[1])
     given = (*_given_ends(call), grad, tuple(seconds))
     numba_passes.run_loop("bent_ends_curvature", *given, tuple(slopes), to_grad, rows)
     return [*slopes, to_grad]
@@ -70,7 +72,8 @@ def _new_block(like: Tensor) -> tuple[Tensor, Tensor]:
 def gated_sum(call: EdgeCall) -> Tensor:
     """Sum gated messages, see ``edge_functions.gated_linear_sum``."""
     product, weights, *parameters = call.inputs
-    nodes, width = call.links.num_nodes, product.shape[1]
+    nodes = call.links.num_nodes
+    width = product.shape[1]
     out = product.new_zeros(nodes, width)
     given = (product, _flatten(parameters), weights, call.links.receiver)
     numba_passes.run_loop("gated_sum", *given, out, *_new_block(product))
@@ -90,8 +93,10 @@ def gated_sum_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
 
 def gated_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     """Differentiate ``gated_sum_slopes``, given its gradient and those of its first results."""
-    (product, weights, *parameters), (grad, *seconds) = call.inputs, grads
-    to_product, rows = _empty_like(product), grad.new_empty(4, grad.shape[1])
+    (product, weights, *parameters) = call.inputs
+    (grad, *seconds) = grads
+    to_product = _empty_like(product)
+    rows = grad.new_empty(4, grad.shape[1])
     to_weights, *to_parameters, to_grad = _zeros_like((*call.inputs[1:], grad))
     given = ((product, weights, grad), _flatten(parameters), call.links.receiver, tuple(seconds))
     results = ((to_product, to_weights, to_grad), _flatten(to_parameters))
@@ -107,7 +112,8 @@ def _halve(terms: Inputs) -> tuple[Tensor, ...]:
 def _given_products(call: EdgeCall) -> tuple[Tensor | tuple[Tensor, ...], ...]:
     """Return terms, weights, flag and ends, the first arguments of the loops of products."""
     *terms, weights = call.inputs
-    flag, ends = weights.new_empty(int(call.option)), (call.links.sender, call.links.receiver)
+    flag = weights.new_empty(int(call.option))
+    ends = (call.links.sender, call.links.receiver)
     return _halve(terms), weights, flag, ends
 
 
@@ -190,7 +196,8 @@ def gated_edges(call: EdgeCall) -> tuple[Tensor, ...]:
     """
     product, nodes, _, features, *_ = call.inputs
     sums = product.new_zeros(2, nodes.shape[0], product.shape[1]).unbind()
-    updated, rows = _empty_like(features), product.new_empty(2, product.shape[1])
+    updated = _empty_like(features)
+    rows = product.new_empty(2, product.shape[1])
     numba_passes.run_loop("gated_edges", *_given_gates(call), features, sums, updated, rows)
     return *sums, updated
 
@@ -198,7 +205,8 @@ def gated_edges(call: EdgeCall) -> tuple[Tensor, ...]:
 def gated_edges_slopes(call: EdgeCall, *grads: Tensor) -> list[Tensor | None]:
     """Differentiate ``gated_edges`` by all inputs, given the gradients of both sums and edges."""
     product, nodes, weights, _, *norm = call.inputs
-    to_product, rows = _empty_like(product), product.new_empty(4, product.shape[1])
+    to_product = _empty_like(product)
+    rows = product.new_empty(4, product.shape[1])
     to_nodes, to_weights, *to_norm = _zeros_like((nodes, weights, *norm))
     results = (to_product, _in_thirds(to_nodes), to_weights, tuple(to_norm))
     numba_passes.run_loop("gated_edges_slopes", *_given_gates(call), grads, *results, rows)
@@ -209,9 +217,11 @@ def gated_edges_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor | None]:
     """Differentiate ``gated_edges_slopes``, given its gradients and those of its first results."""
     product, values, weights, ends, norm = _given_gates(call)
     second_product, second_nodes, *seconds = grads[3:]
-    to_product, rows = _empty_like(product), product.new_empty(10, product.shape[1])
+    to_product = _empty_like(product)
+    rows = product.new_empty(10, product.shape[1])
     to_nodes, to_weights, *rest = _zeros_like((call.inputs[1], weights, *norm, *grads[:2]))
-    to_norm, to_grads = tuple(rest[:2]), (*rest[2:], _empty_like(grads[2]))
+    to_norm = tuple(rest[:2])
+    to_grads = (*rest[2:], _empty_like(grads[2]))
     given = ((values, _in_thirds(second_nodes)), weights, ends, norm, tuple(grads[:3]))
     results = ((to_product, to_weights), _in_thirds(to_nodes), to_norm, to_grads)
     second_edges = (second_product, *seconds)

@@ -39,7 +39,8 @@ Rows3 = tuple[Array, Array, Array]
 
 def _filtered_by_node(values: Array, filters: Array, edges: Edges3, out: Array) -> None:
     """Sum the filtered rows, [N, C, F], of the nodes at the other end."""
-    pairs, (other, order, starts) = filters.shape[0], edges
+    pairs = filters.shape[0]
+    (other, order, starts) = edges
     for n in range(out.shape[0]):
         for c in range(out.shape[1]):
             for f in range(out.shape[2]):
@@ -55,7 +56,8 @@ def _filtered_by_node(values: Array, filters: Array, edges: Edges3, out: Array) 
 
 def _filtered_by_pair(sent: Array, received: Array, ends: Ends, out: Array) -> None:
     """Multiply the rows of both ends, [N, C, F], and sum by pair over components, [P, F]."""
-    pairs, (sender, receiver) = out.shape[0], ends
+    pairs = out.shape[0]
+    (sender, receiver) = ends
     for p in range(pairs):
         for f in range(out.shape[1]):
             out[p, f] = 0.0
@@ -78,7 +80,9 @@ def _vectors_by_receiver(
 ) -> None:
     """Sum ``direction x (filter * value) + vector_filter * vector`` at the receivers."""
     (sender, order, starts), (sum0, sum1, sum2) = edges, space
-    pairs, width, carries = filters.shape[0], filters.shape[1], vectors.shape[0] > 0
+    pairs = filters.shape[0]
+    width = filters.shape[1]
+    carries = vectors.shape[0] > 0
     for n in range(out.shape[0]):
         for f in range(width):
             sum0[f] = sum1[f] = sum2[f] = 0.0
@@ -89,7 +93,8 @@ def _vectors_by_receiver(
             x, y, z = directions[e, 0], directions[e, 1], directions[e, 2]
             if carries:
                 for f in range(width):
-                    message, factor = values[j, f] * filters[p, f], vector_filters[p, f]
+                    message = values[j, f] * filters[p, f]
+                    factor = vector_filters[p, f]
                     sum0[f] += x * message + vectors[j, 0, f] * factor
                     sum1[f] += y * message + vectors[j, 1, f] * factor
                     sum2[f] += z * message + vectors[j, 2, f] * factor
@@ -126,7 +131,9 @@ def _vectors_by_sender(
 ) -> None:
     """Differentiate ``_vectors_by_receiver`` by the rows of the senders."""
     (receiver, order, starts), (sum0, sum1, sum2) = edges, space
-    pairs, width, carries = filters.shape[0], filters.shape[1], to_vectors.shape[0] > 0
+    pairs = filters.shape[0]
+    width = filters.shape[1]
+    carries = to_vectors.shape[0] > 0
     for n in range(to_values.shape[0]):
         for f in range(width):
             to_values[n, f] = sum0[f] = sum1[f] = sum2[f] = 0.0
@@ -162,7 +169,9 @@ def _vectors_by_pair(
 ) -> None:
     """Differentiate ``_vectors_by_receiver`` by the filters."""
     sender, receiver = ends
-    pairs, width, carries = to_filters.shape[0], to_filters.shape[1], vectors.shape[0] > 0
+    pairs = to_filters.shape[0]
+    width = to_filters.shape[1]
+    carries = vectors.shape[0] > 0
     for p in range(pairs):
         for f in range(width):
             to_filters[p, f] = 0.0
@@ -192,7 +201,8 @@ def _vectors_by_edge(
     to_directions: Array,
 ) -> None:
     """Differentiate ``_vectors_by_receiver`` by the directions."""
-    pairs, (sender, receiver) = filters.shape[0], ends
+    pairs = filters.shape[0]
+    (sender, receiver) = ends
     zero = to_directions.dtype.type(0)
     for e in range(sender.shape[0]):
         j, i = sender[e], receiver[e]
@@ -213,14 +223,17 @@ def _attended_by_node(
 
     Filters without rows are 1. The weights, [Q, H], are of pairs or edges, as the filters are.
     """
-    pairs, rows, (other, order, starts) = filters.shape[0], weights.shape[0], edges
+    pairs = filters.shape[0]
+    rows = weights.shape[0]
+    (other, order, starts) = edges
     for n in range(out.shape[0]):
         for h in range(out.shape[1]):
             for f in range(out.shape[2]):
                 out[n, h, f] = 0.0
         for k in range(starts[n], starts[n + 1]):
             e = order[k]
-            j, q = other[e], e if e < rows else e - rows
+            j = other[e]
+            q = e if e < rows else e - rows
             p = e if e < pairs else e - pairs
             for h in range(out.shape[1]):
                 weight = weights[q, h]
@@ -234,13 +247,17 @@ def _attended_by_node(
 
 def _attended_by_pair(received: Array, sent: Array, weights: Array, ends: Ends, out: Array) -> None:
     """Multiply the rows of both ends, [N, H, D], and sum weighted products by pair, [P, H, D]."""
-    pairs, rows, (sender, receiver) = out.shape[0], weights.shape[0], ends
+    pairs = out.shape[0]
+    rows = weights.shape[0]
+    (sender, receiver) = ends
     for p in range(pairs):
         for h in range(out.shape[1]):
             for f in range(out.shape[2]):
                 out[p, h, f] = 0.0
         for e in range(p, sender.shape[0], pairs):
-            j, i, q = sender[e], receiver[e], e if e < rows else e - rows
+            j = sender[e]
+            i = receiver[e]
+            q = e if e < rows else e - rows
             for h in range(out.shape[1]):
                 for f in range(out.shape[2]):
                     out[p, h, f] += weights[q, h] * received[i, h, f] * sent[j, h, f]
@@ -251,12 +268,16 @@ def _attended_by_edge(received: Array, sent: Array, filters: Array, ends: Ends, 
 
     Filters without rows are 1. Q counts edges, or pairs, of which both edges are summed.
     """
-    pairs, rows, (sender, receiver) = filters.shape[0], out.shape[0], ends
+    pairs = filters.shape[0]
+    rows = out.shape[0]
+    (sender, receiver) = ends
     for q in range(rows):
         for h in range(out.shape[1]):
             out[q, h] = 0.0
         for e in range(q, sender.shape[0], rows):
-            j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+            j = sender[e]
+            i = receiver[e]
+            p = e if e < pairs else e - pairs
             for h in range(out.shape[1]):
                 total = out.dtype.type(0)
                 if pairs:
@@ -297,7 +318,10 @@ def _aggregate(
     """
     sender, order, starts = edges
     row, total, squares, high, low, highs, lows = space
-    pairs, width, zero, one = weights.shape[0], row.shape[0], row.dtype.type(0), row.dtype.type(1)
+    pairs = weights.shape[0]
+    width = row.shape[0]
+    zero = row.dtype.type(0)
+    one = row.dtype.type(1)
     for n in range(starts.shape[0] - 1):
         for f in range(width):
             total[f] = squares[f] = high[f] = low[f] = highs[f] = lows[f] = zero
@@ -306,7 +330,9 @@ def _aggregate(
             p = e if e < pairs else e - pairs
             make_message(factors, (sender[e], n), p, row)
             for f in range(width):
-                value, top, bottom = weights[p, 0] * row[f], high[f], low[f]
+                value = weights[p, 0] * row[f]
+                top = high[f]
+                bottom = low[f]
                 total[f] += value
                 squares[f] += value * row[f]
                 more, fewer = highs[f], lows[f]
@@ -340,7 +366,9 @@ def _aggregate_slopes(
     """
     sender, receiver = ends
     extremes, slopes = reached
-    pairs, width, zero = weights.shape[0], row.shape[0], row.dtype.type(0)
+    pairs = weights.shape[0]
+    width = row.shape[0]
+    zero = row.dtype.type(0)
     for p in range(pairs):
         weight = weights[p, 0]
         for f in range(width):
@@ -424,7 +452,9 @@ def _aggregate_curvature(
     """
     (sender, receiver), (extremes, slopes) = ends, reached
     to_sum, to_squares, to_highest, to_lowest = to_slopes
-    (message, change, _, _), zero, pairs = rows, to_weights.dtype.type(0), to_weights.shape[0]
+    (message, change, _, _) = rows
+    zero = to_weights.dtype.type(0)
+    pairs = to_weights.shape[0]
     for p in range(pairs):
         weight, late = weights[0][p, 0], weights[1][p, 0]
         for e in range(p, sender.shape[0], pairs):

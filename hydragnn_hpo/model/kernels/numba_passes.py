@@ -111,10 +111,12 @@ def vectors_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
         run_loop("vectors_by_receiver", *given, _space(values))
     if needed[0] or needed[3]:
         given = (filters, directions, vector_filters, grad, (r, by_s, s_starts))
-        slopes[0], slopes[3] = _empty_like(values), _empty_like(vectors)
+        slopes[0] = _empty_like(values)
+        slopes[3] = _empty_like(vectors)
         run_loop("vectors_by_sender", *given, slopes[0], slopes[3], _space(values))
     if needed[1] or needed[4]:
-        slopes[1], slopes[4] = _empty_like(filters), _empty_like(vector_filters)
+        slopes[1] = _empty_like(filters)
+        slopes[4] = _empty_like(vector_filters)
         run_loop("vectors_by_pair", values, directions, vectors, grad, (s, r), slopes[1], slopes[4])
     if needed[2]:
         slopes[2] = _empty_like(directions)
@@ -169,9 +171,11 @@ def coupled_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
     values, filters, mixing, grad = arguments
     s, r, by_r, r_starts, by_s, s_starts = links
     num_sums, num_values = mixing.shape[1:]
-    matrices, slopes = mixing.flatten(1), list[Any]([None] * 4)
+    matrices = mixing.flatten(1)
+    slopes = list[Any]([None] * 4)
     if needed[0]:
-        slopes[0], steps = _empty_like(values), torch.tensor((1, num_values))
+        slopes[0] = _empty_like(values)
+        steps = torch.tensor((1, num_values))
         edges = (r, by_s, s_starts)
         run_loop("coupled_by_node", grad, filters, matrices, steps, edges, slopes[0])
     if needed[1]:
@@ -182,7 +186,8 @@ def coupled_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
         run_loop("coupled_by_edge", values, filters, grad, (s, r), slopes[2].flatten(1))
     if needed[3]:
         slopes[3] = values.new_empty(values.shape[0], num_sums, values.shape[2])
-        edges, steps = (s, by_r, r_starts), torch.tensor((num_values, 1))
+        edges = (s, by_r, r_starts)
+        steps = torch.tensor((num_values, 1))
         run_loop("coupled_by_node", values, filters, matrices, steps, edges, slopes[3])
     return slopes
 
@@ -194,15 +199,18 @@ def triplets_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
     first, second, by_second, starts, by_first, first_starts = links
     slopes: list[Any] = [None] * 4
     if needed[0] or needed[1]:
-        slopes[0], slopes[1] = _empty_like(messages), _empty_like(filters)
-        edges, rows = (second, by_first, first_starts), filters.new_empty(filters.shape[::2])
+        slopes[0] = _empty_like(messages)
+        slopes[1] = _empty_like(filters)
+        edges = (second, by_first, first_starts)
+        rows = filters.new_empty(filters.shape[::2])
         given = (messages, filters, weights, grad, edges)
         run_loop("triplets_by_first", *given, slopes[0], slopes[1], rows)
     if needed[2]:
         slopes[2] = _empty_like(weights)
         run_loop("triplets_by_triplet", messages, filters, grad, (first, second), slopes[2])
     if needed[3]:
-        slopes[3], edges = _empty_like(messages), (first, by_second, starts)
+        slopes[3] = _empty_like(messages)
+        edges = (first, by_second, starts)
         run_loop("triplets_by_second", messages, filters, weights, edges, slopes[3])
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
 
@@ -247,7 +255,8 @@ def vectors_changes(
     arguments: Arguments, seconds: Seconds, links: Sequence[Tensor], needed: Sequence[bool]
 ) -> Slopes:
     """Differentiate the slopes of ``vectors`` by all but the last; see ``FormCurvature``."""
-    grad, (s, r, by_r, r_starts, by_s, s_starts) = arguments[5], links
+    grad = arguments[5]
+    (s, r, by_r, r_starts, by_s, s_starts) = links
     changing = _pair_with_changes(arguments, seconds, range(5))
     values, filters, directions, vectors, vector_filters = changing
     slopes: list[Any] = [None] * 6
@@ -256,11 +265,13 @@ def vectors_changes(
         given = (*changing, (s, by_r, r_starts), slopes[5])
         run_loop("vectors_change_by_receiver", *given, _space(grad))
     if needed[0] or needed[3]:
-        slopes[0], slopes[3] = _empty_like(values[0]), _empty_like(vectors[0])
+        slopes[0] = _empty_like(values[0])
+        slopes[3] = _empty_like(vectors[0])
         given = (filters, directions, vector_filters[1], grad, (r, by_s, s_starts))
         run_loop("vectors_change_by_sender", *given, slopes[0], slopes[3], _space(grad))
     if needed[1] or needed[4]:
-        slopes[1], slopes[4] = _empty_like(filters[0]), _empty_like(vector_filters[0])
+        slopes[1] = _empty_like(filters[0])
+        slopes[4] = _empty_like(vector_filters[0])
         given = (values, directions, vectors[1], grad, (s, r))
         run_loop("vectors_change_by_pair", *given, slopes[1], slopes[4])
     if needed[2]:
@@ -313,16 +324,19 @@ def triplets_changes(
     arguments: Arguments, seconds: Seconds, links: Sequence[Tensor], needed: Sequence[bool]
 ) -> Slopes:
     """Differentiate the slopes of ``triplets`` by all but the last; see ``FormCurvature``."""
-    grad, (first, second, by_second, starts, by_first, first_starts) = arguments[3], links
+    grad = arguments[3]
+    (first, second, by_second, starts, by_first, first_starts) = links
     messages, filters, weights = changing = _pair_with_changes(arguments, seconds, (0, 1, 2))
     slopes: list[Any] = [None] * 4
     if needed[0] or needed[1]:
-        slopes[0], slopes[1] = _empty_like(messages[0]), _empty_like(filters[0])
+        slopes[0] = _empty_like(messages[0])
+        slopes[1] = _empty_like(filters[0])
         count, _, width = filters[0].shape
         given = (*changing, grad, (second, by_first, first_starts), slopes[0], slopes[1])
         run_loop("triplets_change_by_first", *given, grad.new_empty(2 * count, width))
     if needed[2]:
-        slopes[2], ends = _empty_like(weights[0]), (first, second)
+        slopes[2] = _empty_like(weights[0])
+        ends = (first, second)
         run_loop("triplets_change_by_triplet", messages, filters, grad, ends, slopes[2])
     if needed[3]:
         slopes[3] = _empty_like(grad)

@@ -60,16 +60,19 @@ def bent_ends_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
 
 def _bend_slopes(call: EdgeCall, seconds: Inputs, grad: Tensor, *, curved: bool) -> list[Tensor]:
     """Return gradients of the terms, or those of their gradients if ``curved``."""
-    slopes, links = [empty_like(each) for each in call.inputs], call.links
+    slopes = [empty_like(each) for each in call.inputs]
+    links = call.links
     nodes, pairs = (call.inputs[slot].shape[0] for slot in (0, 2))
     sizes, ways = _sizes(call, pairs)
     constants = _constants_of_ends(call) | {"CURVED": curved}
     given = (*call.inputs, *seconds, grad)
     s, r, by_r, r_starts, by_s, s_starts = links.arrays
     for slot, edges in ((0, (s, by_r, r_starts)), (1, (r, by_s, s_starts))):
-        arrays, own = (*given, *edges, slopes[slot]), constants | {"RECEIVES": slot == 0}
+        arrays = (*given, *edges, slopes[slot])
+        own = constants | {"RECEIVES": slot == 0}
         triton_passes.run_loop("bent_slopes_by_node", arrays, [pairs], nodes, **own)
-    arrays, own = (*given, s, r, slopes[2]), constants | {"WAYS": ways}
+    arrays = (*given, s, r, slopes[2])
+    own = constants | {"WAYS": ways}
     triton_passes.run_loop("bent_slopes_by_pair", arrays, sizes, pairs, **own)
     return slopes
 
@@ -93,12 +96,15 @@ class _GatedMessages:
             second: gradient of what the slopes give to the product; None for slopes.
         """
         self.product, weights, bias, *gate = call.inputs
-        self.gated, self.call, self.grad = bool(gate), call, grad
+        self.gated = bool(gate)
+        self.call = call
+        self.grad = grad
         self.vectors = (bias, gate[0].view(-1) if gate else torch.zeros_like(bias))
         self.second = self.product if second is None else second
         constants = choose_constants((*call.inputs, grad), self.product.shape[1])
         self.constants = constants | {"CURVED": second is not None}
-        edges, self.dtype = self.product.shape[0], triton_passes.compute_type(constants)
+        edges = self.product.shape[0]
+        self.dtype = triton_passes.compute_type(constants)
         numbers = self.new_numbers()
         arrays = (self.product, *self.vectors, self.second, grad, call.links.receiver, numbers)
         triton_passes.run_loop("gate_numbers", arrays, [edges], edges, **self.constants)
@@ -117,11 +123,13 @@ class _GatedMessages:
 
     def sum_at_nodes(self, of_value: Tensor, of_change: Tensor | None = None) -> Tensor:
         """Sum messages times a number of each edge, and their changes times another, [N, F]."""
-        numbers, links = self.new_numbers(), self.call.links
+        numbers = self.new_numbers()
+        links = self.call.links
         numbers[:, 0] = of_value
         if of_change is not None:
             numbers[:, 1] = of_change
-        nodes, width = links.num_nodes, self.product.shape[1]
+        nodes = links.num_nodes
+        width = self.product.shape[1]
         out = numbers.new_empty(nodes, width)
         edges = (links.by_receiver, links.receiver_starts)
         arrays = (self.product, self.vectors[0], self.second, numbers, *edges, out)
@@ -131,7 +139,8 @@ class _GatedMessages:
 
     def differentiate(self, *numbers: Tensor) -> Tensor:
         """Return the gradient of the product, given numbers as ``_gated_by_edge`` has them."""
-        out, edges = empty_like(self.product), self.product.shape[0]
+        out = empty_like(self.product)
+        edges = self.product.shape[0]
         four = self.new_numbers()
         four[:, : len(numbers)] = torch.stack(numbers, dim=1)
         given = (self.product, *self.vectors, self.second, self.grad, self.call.links.receiver)
@@ -198,10 +207,12 @@ def _constants_of_products(call: EdgeCall, *, curved: bool) -> Constants:
 def _products_at_nodes(call: EdgeCall, seconds: Inputs, *, curved: bool) -> Tensor:
     """Return the value, or the gradient of its gradient if ``curved``, [N, F]."""
     nodes, double = call.inputs[0].shape
-    pairs, links = call.inputs[3].shape[0], call.links
+    pairs = call.inputs[3].shape[0]
+    links = call.links
     out = _new_sums(call, nodes, double // 2)
     edges = (links.sender, links.by_receiver, links.receiver_starts)
-    arrays, constants = (*call.inputs, *seconds, *edges, out), _constants_of_products
+    arrays = (*call.inputs, *seconds, *edges, out)
+    constants = _constants_of_products
     own = constants(call, curved=curved)
     triton_passes.run_loop("products_by_node", arrays, [pairs], nodes, **own)
     return out
@@ -209,14 +220,18 @@ def _products_at_nodes(call: EdgeCall, seconds: Inputs, *, curved: bool) -> Tens
 
 def _product_slopes(call: EdgeCall, seconds: Inputs, grad: Tensor, *, curved: bool) -> list[Tensor]:
     """Return gradients of terms and weights, or those of their gradients if ``curved``."""
-    slopes, given = [empty_like(each) for each in call.inputs], (*call.inputs, *seconds, grad)
+    slopes = [empty_like(each) for each in call.inputs]
+    given = (*call.inputs, *seconds, grad)
     nodes, pairs = (call.inputs[slot].shape[0] for slot in (0, 3))
-    (sizes, ways), constants = _sizes(call, pairs), _constants_of_products(call, curved=curved)
+    (sizes, ways) = _sizes(call, pairs)
+    constants = _constants_of_products(call, curved=curved)
     s, r, by_r, r_starts, by_s, s_starts = call.links.arrays
     for slot, edges in ((0, (s, by_r, r_starts)), (1, (r, by_s, s_starts))):
-        arrays, own = (*given, *edges, slopes[slot]), constants | {"RECEIVES": slot == 0}
+        arrays = (*given, *edges, slopes[slot])
+        own = constants | {"RECEIVES": slot == 0}
         triton_passes.run_loop("product_slopes_by_node", arrays, [pairs], nodes, **own)
-    arrays, own = (*given, s, r, *slopes[2:]), constants | {"WAYS": ways}
+    arrays = (*given, s, r, *slopes[2:])
+    own = constants | {"WAYS": ways}
     triton_passes.run_loop("product_slopes_by_pair", arrays, sizes, pairs, **own)
     return slopes
 
@@ -248,14 +263,16 @@ def _run_active_rows(call: EdgeCall, arrays: Inputs, *, slopes: bool, curved: bo
 
 def active_rows(call: EdgeCall) -> Tensor:
     """Activate rows, see ``edge_functions.activate_rows``."""
-    (values,), out = call.inputs, empty_like(call.inputs[0])
+    (values,) = call.inputs
+    out = empty_like(call.inputs[0])
     _run_active_rows(call, (values, values, values, out, out), slopes=False, curved=False)
     return out
 
 
 def active_rows_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
     """Differentiate ``active_rows``, given the gradient, of the shape of the values."""
-    (values,), out = call.inputs, empty_like(call.inputs[0])
+    (values,) = call.inputs
+    out = empty_like(call.inputs[0])
     _run_active_rows(call, (values, grad, values, out, out), slopes=True, curved=False)
     return [out]
 
@@ -274,10 +291,12 @@ def _constants_of_gates(call: EdgeCall, *, curved: bool) -> Constants:
 def _gates_at_nodes(call: EdgeCall, seconds: Inputs, *, curved: bool) -> tuple[Tensor, ...]:
     """Return sums of gated values and of gates, or gradients of their gradients, [N, F] each."""
     product, nodes, weights, *_ = call.inputs
-    links, shape = call.links, (2, nodes.shape[0], product.shape[1])
+    links = call.links
+    shape = (2, nodes.shape[0], product.shape[1])
     sums = product.new_empty(shape, dtype=_joint_type((product, nodes))).unbind()
     edges = (links.sender, links.by_receiver, links.receiver_starts)
-    arrays, pairs = (*call.inputs[:3], *seconds[:3], *edges, *sums), weights.shape[0]
+    arrays = (*call.inputs[:3], *seconds[:3], *edges, *sums)
+    pairs = weights.shape[0]
     constants = _constants_of_gates(call, curved=curved)
     triton_passes.run_loop("gates_by_node", arrays, [pairs], shape[1], **constants)
     return sums
@@ -285,10 +304,12 @@ def _gates_at_nodes(call: EdgeCall, seconds: Inputs, *, curved: bool) -> tuple[T
 
 def _update_edges(call: EdgeCall, seconds: Inputs, *, curved: bool) -> Tensor:
     """Return features of the edges, or gradients of their gradients, [E, F], or [0, F]."""
-    (product, nodes, _, *rest), (late, late_nodes, _, late_features) = call.inputs, seconds[:4]
+    (product, nodes, _, *rest) = call.inputs
+    (late, late_nodes, _, late_features) = seconds[:4]
     out = empty_like(rest[0].to(_joint_type((product, rest[0]))))
     given = (product, nodes, *rest, late, late_nodes, late_features)
-    arrays, edges = (*given, call.links.sender, call.links.receiver, out), out.shape[0]
+    arrays = (*given, call.links.sender, call.links.receiver, out)
+    edges = out.shape[0]
     constants = _constants_of_gates(call, curved=curved)
     triton_passes.run_loop("updated_by_edge", arrays, [edges], edges, **constants)
     return out
@@ -299,18 +320,24 @@ def _gate_slopes(
 ) -> list[Tensor | None]:
     """Return gradients of all inputs but features, or those of their gradients if ``curved``."""
     product, nodes, weights, _, *norm = call.inputs
-    (edges, width), sizes = product.shape, [weights.shape[0], product.shape[0]]
-    constants, normed = _constants_of_gates(call, curved=curved), norm[0].shape[0] > 0
-    dtype, tiles = triton_passes.compute_type(constants), -(-edges // int(constants["TILE_E"]))
+    (edges, width) = product.shape
+    sizes = [weights.shape[0], product.shape[0]]
+    constants = _constants_of_gates(call, curved=curved)
+    normed = norm[0].shape[0] > 0
+    dtype = triton_passes.compute_type(constants)
+    tiles = -(-edges // int(constants["TILE_E"]))
     to_joint, to_weight = (product.new_empty(edges, n, dtype=dtype) for n in (width, 1))
-    to_norm, to_nodes = product.new_empty(tiles, 2, width, dtype=dtype), empty_like(nodes)
+    to_norm = product.new_empty(tiles, 2, width, dtype=dtype)
+    to_nodes = empty_like(nodes)
     s, r, by_r, r_starts, by_s, s_starts = call.links.arrays
     given = (product, nodes, weights, *norm, *seconds[:3], *grads, s, r)
-    arrays, own = (*given, to_joint, to_weight, to_norm), constants | {"NORMED": normed}
+    arrays = (*given, to_joint, to_weight, to_norm)
+    own = constants | {"NORMED": normed}
     triton_passes.run_loop("gate_slopes_by_edge", arrays, sizes, edges, **own)
     given = (*call.inputs[:3], *seconds[:3], grads[0], to_joint)
     for receives, links in ((True, (s, by_r, r_starts)), (False, (r, by_s, s_starts))):
-        arrays, own = (*given, *links, to_nodes), constants | {"RECEIVES": receives}
+        arrays = (*given, *links, to_nodes)
+        own = constants | {"RECEIVES": receives}
         triton_passes.run_loop("gate_slopes_by_node", arrays, sizes[:1], nodes.shape[0], **own)
     to_weights = sum_pairs(to_weight, weights.shape[0])
     slopes = (to_joint, to_nodes, to_weights, None, *(to_norm.sum(0) if normed else (None, None)))

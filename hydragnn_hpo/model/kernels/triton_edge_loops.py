@@ -283,7 +283,8 @@ def _products_by_node(
     for first in range(tl.load(starts + node), last, TILE_E):
         edge, pair, there = edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
         j = tl.load(other + edge, mask=there, other=0)
-        terms, ends = (received, sent, measured), (tl.zeros_like(j) + node, j, pair)
+        terms = (received, sent, measured)
+        ends = (tl.zeros_like(j) + node, j, pair)
         gate, content = _product_values(terms, ends, f, there, F, SOFT, COMPUTE)
         weight = column_of(weights, pair, there, COMPUTE)
         if CURVED:

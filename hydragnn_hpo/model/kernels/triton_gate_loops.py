@@ -246,11 +246,14 @@ def _norm_slopes(
         terms, seconds, ends, moments, (scale, shift), f, there, F, CURVED, COMPUTE
     )
     grad = rows_of(to_updated, ends[0], f, there, F, COMPUTE)
-    slope, late = activated[1] * grad, tl.zeros_like(normal)
-    to_scale, to_shift = slope * normal, slope
+    slope = activated[1] * grad
+    late = tl.zeros_like(normal)
+    to_scale = slope * normal
+    to_shift = slope
     if CURVED:
         late = activated[2] * factor * change * grad
-        to_scale, to_shift = late * normal + slope * change, late
+        to_scale = late * normal + slope * change
+        to_shift = late
     return normal, change, slope * factor, late * factor, to_scale, to_shift
 
 

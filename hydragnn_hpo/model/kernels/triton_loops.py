@@ -382,10 +382,12 @@ def _aggregate(
         ties_low = tl.where(value < low, 1.0, tl.where(value == low, ties_low + 1.0, ties_low))
         high = tl.where(value > high, value, high)
         low = tl.where(value < low, value, low)
-    row, mask = node * (2 * F) + f, f < F
+    row = node * (2 * F) + f
+    mask = f < F
     tl.store(sums + row, tl.sum(total, 0), mask=mask)
     tl.store(sums + row + F, tl.sum(squares, 0), mask=mask)
-    largest, smallest = tl.max(high, 0), tl.min(low, 0)
+    largest = tl.max(high, 0)
+    smallest = tl.min(low, 0)
     tl.store(extremes + row, largest, mask=mask)
     tl.store(extremes + row + F, smallest, mask=mask)
     ties = tl.sum(tl.where(high == largest[None, :], ties_high, 0.0), 0)

@@ -114,7 +114,8 @@ def filtered_by_triton(
     s, r, by_r, r_starts, by_s, s_starts = links
     slopes: list[Any] = [None] * 3
     arrays: tuple[Tensor, ...]
-    pairs, components = filters.shape[0], values.shape[1] if values.dim() == 3 else 1
+    pairs = filters.shape[0]
+    components = values.shape[1] if values.dim() == 3 else 1
     constants = choose_constants([values], values.shape[-1], components) | {"C": components}
     by_node = constants | {"TILE_C": triton.next_power_of_2(components)}
     if needed[0]:
@@ -124,7 +125,8 @@ def filtered_by_triton(
     if needed[1]:
         slopes[1] = empty_like(filters)
         arrays = values, grad, s, r, slopes[1]
-        constants["WAYS"], sizes = count_ways(len(s), pairs), [pairs, len(s)]
+        constants["WAYS"] = count_ways(len(s), pairs)
+        sizes = [pairs, len(s)]
         run_loop("filtered_by_pair", arrays, sizes, pairs, **constants)
     if needed[2]:
         slopes[2] = empty_like(values)
@@ -158,7 +160,8 @@ def vectors_by_triton(
     s, r, by_r, r_starts, by_s, s_starts = links
     slopes: list[Any] = [None] * 6
     arrays: tuple[Tensor, ...]
-    (nodes, width), pairs = values.shape, filters.shape[0]
+    (nodes, width) = values.shape
+    pairs = filters.shape[0]
     shared = choose_constants([values], width)
     carrying = shared | {"CARRIES": vectors.shape[0] > 0}
     if needed[5]:
@@ -166,12 +169,14 @@ def vectors_by_triton(
         arrays = *arguments[:5], s, by_r, r_starts, slopes[5]
         run_loop("vectors_by_receiver", arrays, [pairs], nodes, **carrying)
     if needed[0] or needed[3]:
-        slopes[0], slopes[3] = empty_like(values), empty_like(vectors)
+        slopes[0] = empty_like(values)
+        slopes[3] = empty_like(vectors)
         given = filters, directions, vector_filters, grad, r, by_s, s_starts
         arrays = *given, slopes[0], slopes[3]
         run_loop("vectors_by_sender", arrays, [pairs], nodes, **carrying)
     if needed[1] or needed[4]:
-        slopes[1], slopes[4] = empty_like(filters), empty_like(vector_filters)
+        slopes[1] = empty_like(filters)
+        slopes[4] = empty_like(vector_filters)
         arrays = values, directions, vectors, grad, s, r, slopes[1], slopes[4]
         ways = count_ways(len(s), pairs)
         run_loop("vectors_by_pair", arrays, [pairs, len(s)], pairs, **carrying, WAYS=ways)
@@ -208,7 +213,9 @@ def attended_by_triton(
     s, r, by_r, r_starts, by_s, s_starts = links
     slopes: list[Any] = [None] * 4
     arrays: tuple[Tensor, ...]
-    (nodes, width), heads, edges = values.shape, weights.shape[1], len(s)
+    (nodes, width) = values.shape
+    heads = weights.shape[1]
+    edges = len(s)
     filtered = filters.shape[0] > 0
     pairs = filters.shape[0] if filtered else weights.shape[0]
     shared = choose_constants([values], width) | {"HEADS": heads}
@@ -218,13 +225,15 @@ def attended_by_triton(
         run_loop("attended_by_node", arrays, [pairs], nodes, **shared, FILTERED=filtered)
     if needed[1]:
         slopes[1] = empty_like(filters)
-        arrays, ways = (values, weights, grad, s, r, slopes[1]), count_ways(edges, pairs)
+        arrays = (values, weights, grad, s, r, slopes[1])
+        ways = count_ways(edges, pairs)
         run_loop("attended_by_pair", arrays, [pairs, edges], pairs, **shared, WAYS=ways)
     if needed[2]:
         slopes[2] = empty_like(weights)
         rows, ways = (edges, 1) if filtered else (pairs, count_ways(edges, pairs))
         own = shared | choose_constants([values], width // heads) | {"F": width, "WAYS": ways}
-        arrays, sizes = (values, filters, grad, s, r, slopes[2]), [pairs, edges, rows]
+        arrays = (values, filters, grad, s, r, slopes[2])
+        sizes = [pairs, edges, rows]
         run_loop("attended_by_weight", arrays, sizes, rows, **own, FILTERED=filtered)
     if needed[3]:
         slopes[3] = empty_like(values)
@@ -239,8 +248,11 @@ def coupled_by_triton(
     """Differentiate the form of ``eager_passes.coupled_slopes``; see there."""
     values, filters, mixing, grad = arguments
     s, r, by_r, r_starts, by_s, s_starts = links
-    (nodes, num_values, width), pairs, edges = values.shape, filters.shape[0], len(s)
-    num_sums, slopes = mixing.shape[1], list[Any]([None] * 4)
+    (nodes, num_values, width) = values.shape
+    pairs = filters.shape[0]
+    edges = len(s)
+    num_sums = mixing.shape[1]
+    slopes = list[Any]([None] * 4)
     constants = choose_constants([values], width)
     arrays: tuple[Tensor, ...]
     forth = constants | {"VALUES": num_values, "SUMS": num_sums}
@@ -250,7 +262,8 @@ def coupled_by_triton(
         arrays = grad, filters, mixing, r, by_s, s_starts, slopes[0]
         run_loop("coupled_by_node", arrays, [pairs], nodes, **back)
     if needed[1]:
-        slopes[1], ways = empty_like(filters), count_ways(edges, pairs)
+        slopes[1] = empty_like(filters)
+        ways = count_ways(edges, pairs)
         arrays = values, mixing, grad, s, r, slopes[1]
         run_loop("coupled_by_pair", arrays, [pairs, edges], pairs, **forth, WAYS=ways)
     if needed[2]:
@@ -270,20 +283,24 @@ def triplets_by_triton(
     """Differentiate the form of ``eager_passes.triplets_slopes``; see there."""
     messages, filters, weights, grad = arguments
     first, second, by_second, starts, by_first, first_starts = links
-    (functions, pairs, width), edges = filters.shape, messages.shape[0]
-    slopes, arrays = list[Any]([None] * 4), tuple[Tensor, ...]()
+    (functions, pairs, width) = filters.shape
+    edges = messages.shape[0]
+    slopes = list[Any]([None] * 4)
+    arrays = tuple[Tensor, ...]()
     constants = choose_constants([messages], width) | {"FUNCTIONS": functions}
     if needed[0]:
         slopes[0] = empty_like(messages)
         arrays = filters, weights, grad, second, by_first, first_starts, slopes[0]
         run_loop("triplets_by_first", arrays, [pairs], edges, **constants)
     if needed[1]:
-        slopes[1], ways = empty_like(filters), count_ways(edges, pairs)
+        slopes[1] = empty_like(filters)
+        ways = count_ways(edges, pairs)
         arrays = messages, weights, grad, second, by_first, first_starts, slopes[1]
         run_loop("triplets_by_pair", arrays, [pairs, edges], pairs, **constants, WAYS=ways)
     if needed[2]:
         slopes[2] = empty_like(weights)
-        arrays, sizes = (messages, filters, grad, first, second, slopes[2]), [pairs, len(first)]
+        arrays = (messages, filters, grad, first, second, slopes[2])
+        sizes = [pairs, len(first)]
         run_loop("triplets_by_triplet", arrays, sizes, len(first), **constants)
     if needed[3]:
         slopes[3] = empty_like(messages)
@@ -358,7 +375,8 @@ def aggregate_slopes_by_triton(
             settings = constants | {"RECEIVES": slot == 0}
             run_loop("aggregate_slopes_by_node", arrays, [pairs], nodes, **settings)
     if any(needed[2:]):
-        arrays, sizes = (*inputs, s, r, *reached, *slopes[2:]), [pairs, len(s)]
+        arrays = (*inputs, s, r, *reached, *slopes[2:])
+        sizes = [pairs, len(s)]
         settings = constants | {"WAYS": count_ways(len(s), pairs)}
         run_loop("aggregate_slopes_by_pair", arrays, sizes, pairs, **settings)
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]

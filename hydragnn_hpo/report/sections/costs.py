@@ -39,7 +39,8 @@ class PredictedCost:
 
 def make_section(facts: Facts) -> Section:
     """Compare predicted with actual cost."""
-    epochs, attempts = collect_epochs(facts), collect_attempts(facts)
+    epochs = collect_epochs(facts)
+    attempts = collect_attempts(facts)
     blocks: list[Block] = [Text("No epoch with a predicted time has ended yet.")]
     if epochs:
         blocks = [_make_numbers(epochs, attempts)]

@@ -116,7 +116,8 @@ def make_heads(facts: Facts) -> Section | None:
     """Show scores and charts of every head; None before there is an ensemble."""
     if facts.ensemble is None:
         return None
-    heads, arrays = facts.ensemble["heads"], read_test_predictions(facts.run)
+    heads = facts.ensemble["heads"]
+    arrays = read_test_predictions(facts.run)
     curves = facts.ensemble.get("curves", {})
     shown = list(heads)[:HEADS]
     numbers = [name for name in shown if "reliability" not in curves.get(name, {})]
@@ -182,12 +183,14 @@ def _parity(facts: Facts, name: str, parts: Arrays) -> Figure:
     """
     assert facts.ensemble is not None
     scores = facts.ensemble["heads"][name]
-    total, unit = len(parts["truth"]), scores["unit"]
+    total = len(parts["truth"])
+    unit = scores["unit"]
     shown = sample_evenly(parts["truth"], POINTS)
     half = parts.get("half90", np.zeros(total))[shown]
     truth, mean = parts["truth"][shown], parts["mean"][shown]
     ends = parity_range(truth, mean, half)
-    inside, label = np.abs(truth - mean) <= half, partial(label_values, facts, name)
+    inside = np.abs(truth - mean) <= half
+    label = partial(label_values, facts, name)
     values = np.stack([truth, mean, half])
     few = f"{len(shown)} of {total} values, evenly chosen. " if total > len(shown) else ""
     labels = with_unit("reference", unit), with_unit("predicted", unit)
@@ -283,7 +286,8 @@ def _errors(
     """
     assert facts.ensemble is not None
     scores = facts.ensemble["heads"][name]
-    sigma, unit = np.array(bins["sigma"], dtype=float), scores["unit"]
+    sigma = np.array(bins["sigma"], dtype=float)
+    unit = scores["unit"]
     across = sigma
     traces: list[Trace] = []
     if "sigma" in parts:
@@ -337,7 +341,8 @@ def _dots(facts: Facts, name: str, sigma: np.ndarray, error: np.ndarray) -> Trac
 
 def make_members(facts: Facts) -> Section | None:
     """Show the best trial's configuration and the members; None before a trial has a result."""
-    ranked, table = facts.state.ranked(), facts.ensemble
+    ranked = facts.state.ranked()
+    table = facts.ensemble
     if not ranked:
         return None
     conv = find_conv(ranked[0], facts.config)
@@ -381,7 +386,8 @@ def _members(facts: Facts, table: EnsembleTable) -> Table:
     columns |= {f"weight.{head}": (f"{readable_name(head)}, weight", "%") for head in heads}
     rows: list[Sequence[Cell]] = []
     for member in table["members"]:
-        name, weights = member["trial"], share_weights(member["weights"], shares)
+        name = member["trial"]
+        weights = share_weights(member["weights"], shares)
         trial = facts.trials.get(name)
         conv = find_conv(trial.trial, facts.config) if trial else None
         parameters = trial.parameters if trial else None
@@ -467,7 +473,8 @@ def _by_size(name: str, table: EnsembleTable) -> Figure:
                 hovertemplate="%{x} members, with %{text}: %{y:.4g}",
             )
             traces.append(trace)
-    kept, most = len(table["members"]), max(size["members"] for size in table["by_size"]["top"])
+    kept = len(table["members"])
+    most = max(size["members"] for size in table["by_size"]["top"])
     upright: Layout = {"type": "line", "x0": kept, "x1": kept, "y0": 0, "y1": 1, "yref": "paper"}
     dotted: Layout = {"color": "faint", "width": 1, "dash": "dot"}
     return Figure(

@@ -154,7 +154,8 @@ def _best_trial(facts: Facts) -> list[Block]:
     ranked = facts.state.ranked()
     if not ranked:
         return [Text("There is no ensemble yet, and no trial has a result.")]
-    best, units = ranked[0], facts.units
+    best = ranked[0]
+    units = facts.units
     errors = [
         Number(f"val_mae.{head}", f"{readable_name(head)}, validation MAE", mae,
                units.get(head, ""), best.name)
@@ -188,7 +189,8 @@ def _course(facts: Facts) -> Numbers:
 
 
 def _energy(figures: RunFigures) -> Number:
-    joules, parts = figures.get("energy_joules"), figures.get("energy_parts") or ()
+    joules = figures.get("energy_joules")
+    parts = figures.get("energy_parts") or ()
     if joules is None:
         return Number("energy", "energy", None, note="the hosts have no readable counter")
     unit, size = ("kWh", JOULES_PER_KWH) if joules >= JOULES_PER_KWH else ("kJ", 1e3)

@@ -73,7 +73,8 @@ def _sample(rows: ScoredTrials) -> ScoredTrials:
 
 
 def _make_figure(facts: Facts, every: ScoredTrials) -> Figure:
-    rows, names = _sample(every), short_names(facts.config.space)
+    rows = _sample(every)
+    names = short_names(facts.config.space)
     scores = np.array([score for _, score in rows])
     dimensions = [
         parameter_axis(names[key], parameter, [t.trial.values.get(key) for t, _ in rows])
@@ -82,7 +83,8 @@ def _make_figure(facts: Facts, every: ScoredTrials) -> Figure:
     dimensions.append(_number_axis("epochs", np.array([t.trial.epoch for t, _ in rows], float)))
     dimensions.append(_number_axis(facts.goal_name(), scores))
     good = -np.log10(scores) if is_wide(scores) else -scores
-    low, high = float(np.quantile(good, 0.1)), float(good.max())
+    low = float(np.quantile(good, 0.1))
+    high = float(good.max())
     line = {
         "color": good,
         "colorscale": COLOURS,
@@ -128,7 +130,8 @@ def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Scala
         places = {repr(choice): float(k) for k, choice in enumerate(parameter.choices)}
         at = [np.nan if v is None else places.get(repr(v), np.nan) for v in values]
         ticks = {float(k): str(searched_cell(c)) for k, c in enumerate(parameter.choices)}
-        low, high = 0.0, float(max(len(places) - 1, 1))
+        low = 0.0
+        high = float(max(len(places) - 1, 1))
     else:
         assert parameter.low is not None
         assert parameter.high is not None
@@ -161,9 +164,11 @@ def _place(parameter: ParameterConfig, value: Scalar) -> float:
 
 def _number_axis(name: str, values: np.ndarray) -> Trace:
     """Return an axis of numbers, logarithmic if they span a wide range."""
-    log, every = is_wide(values), np.unique(values)
+    log = is_wide(values)
+    every = np.unique(values)
     places = np.log10(values) if log else values
-    low, high = float(places.min()), float(places.max())
+    low = float(places.min())
+    high = float(places.max())
     high = high if high > low else low + max(1.0, abs(low))
     ticks = _ticks(low, high, log=log)
     if len(every) <= MAX_TICKS:
@@ -192,14 +197,16 @@ def round_ticks(low: float, high: float) -> list[float]:
     """Return four to ten round numbers in a range."""
     step = 10.0 ** math.floor(math.log10((high - low) / 4.0))
     step *= max(times for times in (1, 2, 5) if times * step <= (high - low) / 4.0 + 1e-12)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
     return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
 
 
 def _make_table(facts: Facts, every: ScoredTrials) -> Table:
     """Return a table of the best trials, in the order of the leaderboard."""
     ranked = sorted(every, key=lambda row: (-row[0].trial.until, row[1], row[0].name))[:BEST_TRIALS]
-    names, members = short_names(facts.config.space), facts.members
+    names = short_names(facts.config.space)
+    members = facts.members
     columns: dict[str, str | Sequence[str]] = {
         "trial": "trial",
         "objective": (facts.goal_name(), facts.goal_unit()),

@@ -105,7 +105,8 @@ def collect_costs(facts: Facts, scores: Mapping[str, float]) -> list[TrialCost]:
     every = {trial.name: trial.trial.score for trial in trials}
     for number in range(1, len(wanted) + 1):
         goal = {name: score[number] for name, score in every.items() if isinstance(score, tuple)}
-        label, unit = facts.goal_name(number), facts.goal_unit(number)
+        label = facts.goal_name(number)
+        unit = facts.goal_unit(number)
         costs.append(TrialCost(f"goal{number}", label, unit, goal))
     return costs
 

@@ -75,7 +75,8 @@ def make_section(facts: Facts) -> Section:
     blocks: list[Block] = []
     if results:
         by_trials, by_cost = _result_figures(facts, results)
-        figures, more = [by_trials], [_best_table(facts), by_cost]
+        figures = [by_trials]
+        more = [_best_table(facts), by_cost]
         blocks.append(_time_to_best(facts, results))
     else:
         blocks.append(Text("No trial has a result yet."))
@@ -95,7 +96,8 @@ def collect_results(facts: Facts) -> list[ScoredAttempt]:
     """Collect all results of the search in order; trials with other seeds are left out."""
     results: list[ScoredAttempt] = []
     ended: set[str] = set()
-    seconds, best = 0.0, float("inf")
+    seconds = 0.0
+    best = float("inf")
     for end in facts.history.slots.ends:
         seconds += end.width * ((end.ended or 0.0) - end.placed)
         if end.outcome in ("interrupted", "cancelled") or facts.trials[end.trial].trial.parent:
@@ -116,7 +118,8 @@ def first_within(results: Sequence[ScoredAttempt], times: float) -> ScoredAttemp
 
 
 def _time_to_best(facts: Facts, results: Sequence[ScoredAttempt]) -> Numbers:
-    best, close = first_within(results, 1.0), first_within(results, CLOSE)
+    best = first_within(results, 1.0)
+    close = first_within(results, CLOSE)
     unit, size = cost_unit(best.seconds / facts.slots_per_host)
     size *= facts.slots_per_host
     return Numbers(

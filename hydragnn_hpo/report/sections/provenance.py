@@ -53,7 +53,8 @@ def make_section(facts: Facts) -> Section:
 
 
 def _commands(facts: Facts) -> list[Block]:
-    campaign, run = str(facts.run.campaign), str(facts.run.path)
+    campaign = str(facts.run.campaign)
+    run = str(facts.run.path)
     again, resume = (
         shlex.join(["hydragnn-hpo", "run", campaign, "--run", path])
         for path in (f"{run}-again", run)

@@ -72,7 +72,8 @@ def make_section(facts: Facts) -> Section | None:
     order = [k for k, row in enumerate(every) if "mae" in row.measured]
     if not order:
         return None
-    rows, names = [every[k] for k in order], list(facts.config.space)[:CHARTS]
+    rows = [every[k] for k in order]
+    names = list(facts.config.space)[:CHARTS]
     fit = _fit_forest(facts, rows, names) if len(rows) >= FEWEST else None
     lines = fit.of if fit is not None and fit.skill >= LEAST_SKILL else {}
     every_name = list(facts.trials)
@@ -160,7 +161,8 @@ class FirstRung:
             over: its partial dependence; None draws none.
             dots: whether to draw the trials as dots.
         """
-        facts, parameter = self.facts, self.facts.config.space[name]
+        facts = self.facts
+        parameter = self.facts.config.space[name]
         here = [k for k, row in enumerate(self.rows) if name in row.values]
         every = np.array([row.measured["mae"] for row in self.rows])
         here = [here[k] for k in sorted(sample_evenly(every[here], POINTS).tolist())]

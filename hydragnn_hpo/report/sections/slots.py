@@ -94,7 +94,8 @@ class Timeline:
 
     def __init__(self, facts: Facts) -> None:
         """Read slots and bars from the facts of a run."""
-        self._facts, history = facts, facts.history.slots
+        self._facts = facts
+        history = facts.history.slots
         self.begin = history.begin or 0.0
         self.bars: list[Bar] = history.bars
         self.seconds = max((bar.end for bar in self.bars), default=0.0)
@@ -105,7 +106,8 @@ class Timeline:
     @cached_property
     def idle(self) -> Idle:
         """Idle slots after each event."""
-        facts, causes = self._facts, list[str]()
+        facts = self._facts
+        causes = list[str]()
         steps = facts.history.slots.idle_steps
         then = "brain" if facts.state.is_searching(facts.config.search.trials) else "tail"
         for event, (_, why, _, _) in zip(reversed(facts.events), reversed(steps), strict=True):
@@ -159,7 +161,9 @@ def make_section(facts: Facts) -> Section | None:
 def _make_numbers(facts: Facts, timeline: Timeline) -> Numbers:
     hosts = {slot.rpartition(":")[0] for slot in timeline.slots}
     unit, size = time_unit(timeline.seconds)
-    figures, losses, seconds = facts.figures, facts.losses, timeline.seconds / size
+    figures = facts.figures
+    losses = facts.losses
+    seconds = timeline.seconds / size
     total, largest = losses.slot_seconds, losses.largest
     slot_unit, slot_size = cost_unit(total)
     lost = losses.share(largest) if largest else 0.0

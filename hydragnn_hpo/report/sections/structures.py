@@ -87,7 +87,8 @@ def _head_title(errors: StructureErrors, name: str) -> str:
 
 
 def _worst_table(errors: StructureErrors, name: str) -> Table:
-    head, unit = errors.heads[name], errors.heads[name].unit
+    head = errors.heads[name]
+    unit = errors.heads[name].unit
     columns: dict[str, str | Sequence[str]] = {"rank": "#", "structure": "structure"}
     columns |= {"formula": "formula", **({"atom": "atom"} if head.is_node else {})}
     columns |= {"truth": ("reference", unit), "mean": ("predicted", unit)}
@@ -105,7 +106,8 @@ def _worst_table(errors: StructureErrors, name: str) -> Table:
 
 def _shorten_trust(text: str) -> str:
     """Count the targets with a large spread in the reasons not to trust, if they are several."""
-    reasons, begin = text.split("; "), "large spread of "
+    reasons = text.split("; ")
+    begin = "large spread of "
     others = [reason for reason in reasons if not reason.startswith(begin)]
     spread = len(reasons) - len(others)
     return "; ".join([*others, f"{begin}{spread} targets"]) if spread > 1 else text
@@ -122,7 +124,8 @@ def worst_cells(errors: StructureErrors, name: str, row: int) -> dict[str, Cell]
     Returns:
         Cells by column.
     """
-    head, known = errors.heads[name], errors.structures
+    head = errors.heads[name]
+    known = errors.structures
     graph = int(head.graph[row])
     half = float(head.half[row].max())
     truth, mean = head.truth[row], head.mean[row]
@@ -251,7 +254,8 @@ def _structure_facts(errors: StructureErrors, graph: int) -> list[str]:
         rows = np.flatnonzero(head.graph == graph)
         if not len(rows):
             continue
-        label, unit = readable_name(name), "" if head.unit == "1" else f" {head.unit}"
+        label = readable_name(name)
+        unit = "" if head.unit == "1" else f" {head.unit}"
         if head.is_node or head.truth.shape[1] > 1:
             error = format_number(float(head.error[rows].mean()))
             lines.append(f"{label}: mean error {error}{unit}")

@@ -79,7 +79,8 @@ def _attempts(facts: Facts, trial: TrialHistory) -> Sequence[Sequence[str]]:
         lasted = "" if attempt.ended is None else _seconds(attempt.ended - attempt.placed)
         outcome = attempt.outcome or "running"
         why = f"{outcome} ({attempt.reason})" if attempt.reason else outcome
-        start, ranks = f"after {_seconds(attempt.placed - begin)}", str(attempt.width)
+        start = f"after {_seconds(attempt.placed - begin)}"
+        ranks = str(attempt.width)
         rows.append((str(attempt.number), f"epoch {attempt.until}", ranks, start, lasted, why))
     return rows
 

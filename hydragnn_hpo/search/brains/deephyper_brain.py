@@ -134,7 +134,9 @@ class DeepHyperBrain:
 
     def _candidates(self, size: int) -> list[dict[str, Scalar]]:
         """Draw distinct canonical configurations that are new; fewer if they run out."""
-        space, distinct, allowed = self._known.space, {}, 0
+        space = self._known.space
+        distinct = {}
+        allowed = 0
         for _ in range(DRAWS * size):
             chosen = active_parameters(space, self._random())
             if not self._known.allows(chosen):
@@ -230,7 +232,8 @@ def _without_mpi() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep DeepHyper from logging through the root logger or adding a handler to it."""
-    root, listener = logging.getLogger(), logging.NullHandler()
+    root = logging.getLogger()
+    listener = logging.NullHandler()
     package = logging.getLogger("deephyper")
     level = package.level
     root.addHandler(listener)

@@ -75,10 +75,12 @@ class OptunaBrain:
             import optuna
 
         self._optuna: Any = optuna
-        self._known, self._order = ProposalHistory(space, constraints), order_by_conditions(space)
+        self._known = ProposalHistory(space, constraints)
+        self._order = order_by_conditions(space)
         self._points = spread_points(len(space), seed, initial)
         self._generator = random.Random(seed)
-        self._seed, self._initial = seed, max(1, initial)
+        self._seed = seed
+        self._initial = max(1, initial)
         self._results: list[Result] = []
         self._pending: dict[str, dict[str, Scalar]] = {}
         self._study: Any = None

@@ -87,7 +87,8 @@ def _force_loss(net: MultiHeadGNN, batch: Batch, positions: Tensor) -> Tensor:
 
 def measure_force_training(subject: ConvUnderTest) -> Measurement:
     """Compare the gradient of a loss of forces with finite differences."""
-    net, batch = subject.build(), _samples()
+    net = subject.build()
+    batch = _samples()
     positions = batch.positions.clone().requires_grad_(True)
     inputs = [positions, *net.parameters()]
     loss = _force_loss(net, batch, positions)
@@ -137,7 +138,8 @@ def _jump(subject: ConvUnderTest, others: Structure, distance: float) -> float:
         others: atoms of which the first gets the bond.
         distance: length of the bond in angstrom.
     """
-    first, way = others.positions[0], np.array([0.6, 0.0, 0.8])
+    first = others.positions[0]
+    way = np.array([0.6, 0.0, 0.8])
     places = [*others.positions, first + 0.5 * CUTOFF * way, first + distance * way]
     whole = molecule([*others.numbers, 1, 8], places)
     bond = (0, len(others.numbers) + 1)
@@ -149,7 +151,8 @@ def _jump(subject: ConvUnderTest, others: Structure, distance: float) -> float:
 
 def _count_nonfinite(subject: ConvUnderTest, structures: Sequence[Structure]) -> Measurement:
     """Count outputs and gradients that are not finite, also those of forces."""
-    net, batch = subject.build(), batch_structures(structures)
+    net = subject.build()
+    batch = batch_structures(structures)
     positions = batch.positions.clone().requires_grad_(True)
     result: dict[str, Tensor] = net(replace(batch, positions=positions))
     bad = [name for name, value in result.items() if not torch.isfinite(value).all()]

@@ -12,7 +12,9 @@ class Story:
     """A journal; times are seconds."""
 
     def __init__(self, slots=("a:0", "a:1")):
-        self.events, self.controller, self.width = [], 1, {}
+        self.events = []
+        self.controller = 1
+        self.width = {}
         self.at(0, "opened", slots=list(slots))
 
     def at(self, time, event, **values):
@@ -198,14 +200,16 @@ def phase(span, second):
 def random_history(draw):
     """Make trials on random slots, some of which are lost after a checkpoint."""
     slots = [f"h{k // 2}:{k % 2}" for k in range(draw.randint(1, 6))]
-    free_from, spans = dict.fromkeys(slots, 0), []
+    free_from = dict.fromkeys(slots, 0)
+    spans = []
     for number in range(draw.randint(1, 12)):
         chosen = draw.sample(slots, draw.randint(1, len(slots)))
         placed = max(free_from[slot] for slot in chosen) + draw.randint(0, 3)
         span = {"trial": f"t{number}", "slots": chosen, "placed": placed}
         span["proposed"] = max(0, placed - draw.randint(0, 9))
         clock = span["first"] = placed + draw.randint(1, 3)
-        span["epochs"], span["lost_from"] = [], None
+        span["epochs"] = []
+        span["lost_from"] = None
         for _ in range(draw.randint(1, 4)):
             start = clock + (draw.randint(0, 1) if span["epochs"] else 0)
             clock = start + draw.randint(1, 5)

@@ -141,7 +141,8 @@ def test_what_a_lost_controller_noted_and_did_not_ask_is_requested_by_its_heir(t
 
 def test_what_is_not_waited_for_is_ended_when_it_comes_back(tmp_path):
     """The ensemble of a lost controller would go on beside that of its heir."""
-    config, heir = campaign(), StubBackend()
+    config = campaign()
+    heir = StubBackend()
     dead(tmp_path, config)
     stopped = []
     heir.stop = lambda job, grace: stopped.append(job)

@@ -231,7 +231,8 @@ def hanging(backend):
             backend.ends_at = min(backend.ends_at, time.time() + 30.2)
         return "frozen"
 
-    hung, backend.fate = set(), fate
+    hung = set()
+    backend.fate = fate
     return backend
 
 
@@ -316,7 +317,9 @@ def test_values_that_make_no_trial_are_a_result_though_the_controller_died(tmp_p
             raise Killed
         noted(self, kind, **values)
 
-    died, configure, noted = [], CommandTrials.configure, EventStore.append
+    died = []
+    configure = CommandTrials.configure
+    noted = EventStore.append
     monkeypatch.setattr(CommandTrials, "configure", refuse)
     monkeypatch.setattr(EventStore, "append", append)
     with pytest.raises(Killed):
@@ -378,7 +381,8 @@ def test_nothing_starts_on_a_host_that_is_taken_before_a_checkpoint_is_reached(r
 
 
 def test_trials_yield_before_their_host_is_taken_and_go_on_elsewhere(run):
-    backend, hung = StubBackend(hosts=2), set()
+    backend = StubBackend(hosts=2)
+    hung = set()
 
     def fate(trial, attempt, epoch):
         if epoch < 2 or attempt > 1:
@@ -388,7 +392,8 @@ def test_trials_yield_before_their_host_is_taken_and_go_on_elsewhere(run):
             notices.append(leaving(backend, "h1", 30.2))
         return "frozen"
 
-    backend.fate, notices = fate, []
+    backend.fate = fate
+    notices = []
     ran = run(campaign(trials=4), backend, watch=lambda s, c: thaw(backend, s))
     yielded = [e for e in ran.events("ended") if e["reason"] == "walltime"]
     assert len(yielded) == 2
@@ -488,7 +493,8 @@ def test_what_fails_at_the_end_hides_neither_how_it_ended_nor_keeps_the_lease(
         raise StorageError(f"{path}: cannot be written (Disk quota exceeded); make room.")
 
     monkeypatch.setattr(CostModel, "save", full)
-    backend, pause = StubBackend(), ShutdownRequest()
+    backend = StubBackend()
+    pause = ShutdownRequest()
 
     def watch(state, controller):
         pause.draining |= bool(backend.started)
@@ -504,7 +510,8 @@ def test_an_heir_that_is_drained_before_it_knows_the_trials_leaves_them_as_they_
     dead = StubBackend(fate=lambda t, a, e: "frozen" if e > 1 else None)
     with pytest.raises(Killed):
         Ran(tmp_path, campaign(), dead, watch=kill_when(lambda state: state.count("running")))
-    heir, pause = StubBackend(hosts=0), ShutdownRequest()
+    heir = StubBackend(hosts=0)
+    pause = ShutdownRequest()
     for job in dead.running:
         heir.running[job] = dead.running[job]
         heir._tell("adopted", job)
@@ -521,7 +528,8 @@ def test_an_heir_that_is_drained_before_it_knows_the_trials_leaves_them_as_they_
 
 def test_requests_that_cannot_be_read_now_are_read_later(run, monkeypatch):
     """A file server that is away for a moment costs no campaign."""
-    real, failures = user_requests.read_requests, iter([errno.ESTALE, errno.EIO])
+    real = user_requests.read_requests
+    failures = iter([errno.ESTALE, errno.EIO])
 
     def read_requests(where):
         if (code := next(failures, None)) is not None:
@@ -547,7 +555,9 @@ def test_what_a_trial_of_a_lost_controller_may_be_writing_stays(tmp_path, backen
 
 def test_a_controller_that_stood_still_while_it_planned_plans_again_at_once(run, monkeypatch):
     """A frozen host of its own: 7 s in the middle of a plan held all trials back for 71 s."""
-    decide, stops, pauses = Dispatch.decide, iter([0.5]), []
+    decide = Dispatch.decide
+    stops = iter([0.5])
+    pauses = []
 
     def stand_still(self, *arguments, **options):
         time.sleep(next(stops, 0.0))

@@ -38,7 +38,8 @@ MODEL = {"conv": "schnet", "features": 256, "layers": 6}
 @pytest.fixture
 def dispatch(tmp_path):
     """Of a campaign of trainings on a machine without slots."""
-    campaign, run = parse_config(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
+    campaign = parse_config(CAMPAIGN, CampaignConfig, "x")
+    run = RunDir(tmp_path)
     kind = TrainingTrials(campaign, run, {Path("x"): "x"})
     dispatch = Dispatch(campaign, run, kind, find_profile())
     dispatch.settle(STATS, ())
@@ -92,7 +93,8 @@ def test_slots_of_a_lost_host_stay_known_to_what_was_placed_there(dispatch):
 def test_a_command_names_the_hosts_on_which_it_has_no_rank(tmp_path, command, width, other_hosts):
     values = {"name": "x", "trial": {}, "space": {"rate": [1, 2]}, "search": CAMPAIGN["search"]}
     values["command"] = {"argv": ["do"], "width": 4, **command}
-    campaign, run = parse_config(values, CampaignConfig, "x"), RunDir(tmp_path)
+    campaign = parse_config(values, CampaignConfig, "x")
+    run = RunDir(tmp_path)
     dispatch = Dispatch(campaign, run, CommandTrials(campaign, campaign.command), find_profile())
     dispatch.lay_out([Slot(host, n, (), "cpu") for host in "ab" for n in (0, 1)], State())
     dispatch.configs["t"] = {"trial": "t"}
@@ -119,7 +121,8 @@ def test_a_profile_is_that_of_the_devices():
 
 
 def test_memory_that_a_profile_does_not_say_is_that_of_the_smallest_device_not_of_a_share():
-    slots, generic = [slot("cuda:0", 20_000), slot("cuda:0", 10_000)], find_profile("generic-slurm")
+    slots = [slot("cuda:0", 20_000), slot("cuda:0", 10_000)]
+    generic = find_profile("generic-slurm")
     for profile in (choose_profile(slots, find_profile(), 4), fill_profile(generic, slots, 4)):
         assert profile.memory_bytes == pytest.approx(4 * 10_000 * 2**20)
 

@@ -123,7 +123,8 @@ def warnings_of(hints, samples, trains, host="h"):
 
 
 def test_a_device_that_does_nothing_while_a_trial_trains():
-    idle, trains = sample(busy=0.02), {"3": "t7"}
+    idle = sample(busy=0.02)
+    trains = {"3": "t7"}
     assert warnings_of(HostWarnings({}), [idle] * (IN_A_ROW - 1), trains) == []
     assert warnings_of(HostWarnings({}), [idle] * (5 * IN_A_ROW), trains) == [
         "device 3 is 2 % busy while t7 trains"
@@ -139,7 +140,8 @@ def test_a_device_that_does_nothing_while_a_trial_trains():
 def test_of_one_host_one_thing_is_reported():
     warned = {}
     hints = HostWarnings(warned)
-    idle, hot = sample(busy=0.0), sample(busy=1.0, throttled=1.0, celsius=88.0)
+    idle = sample(busy=0.0)
+    hot = sample(busy=1.0, throttled=1.0, celsius=88.0)
     actual = []
     for each in [idle] * IN_A_ROW + [hot] * IN_A_ROW:
         if sentence := hints.check_sample("h", each, {"3": "t1"}):

@@ -77,7 +77,9 @@ def test_hosts_that_are_lost_each_at_its_time_are_still_left_out(tmp_path, monke
 class Ending(StubBackend):
     """Every job ends with the same codes, as long as a test says."""
 
-    codes, width, first = (1,), 1, None
+    codes = (1,)
+    width = 1
+    first = None
 
     def _move(self, faked):
         if self.codes:
@@ -101,7 +103,8 @@ def test_a_starved_host_whose_leases_lapse_makes_no_trial_fail(tmp_path):
 def test_ranks_that_lose_each_other_are_not_alike(tmp_path, trainings):
     """The network between them is no bug that three trials share."""
     backend = Ending()
-    backend.codes, backend.first = (PEER_LOST,), 0
+    backend.codes = (PEER_LOST,)
+    backend.first = 0
     with pytest.raises(JobError, match="no trial has a result"):
         Ran(tmp_path, campaign(max_restarts=1), backend)
     failed = [e for e in events_of(tmp_path / "run", "ended") if e["outcome"] == "failed"]
@@ -140,7 +143,9 @@ def test_files_out_of_reach_fail_no_trial_and_drain_at_last(tmp_path, monkeypatc
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
 def test_a_run_directory_that_goes_away_drains_its_campaign(tmp_path, monkeypatch, error):
     """A mount that is gone shows no result: an end that is read now would lose one."""
-    run, stat, end = tmp_path / "run", os.stat, Attempts.end
+    run = tmp_path / "run"
+    stat = os.stat
+    end = Attempts.end
 
     def deny(path, *args, **values):
         if str(run) in str(path):
@@ -202,7 +207,8 @@ def test_a_store_of_another_version_is_refused_before_anything_starts(tmp_path):
 @pytest.mark.parametrize("number", ["SIGSEGV", "SIGBUS", "SIGABRT"])
 def test_a_program_that_crashes_twice_is_a_bug_and_no_host_is_blamed(tmp_path, trainings, number):
     backend = Ending(hosts=3)
-    backend.codes, backend.first = (-int(signal.Signals[number]),), 0
+    backend.codes = (-int(signal.Signals[number]),)
+    backend.first = 0
     with pytest.raises(JobError, match=rf"^3 trials failed alike.* crashed .*{number}"):
         Ran(tmp_path, campaign(), backend)
     ended = events_of(tmp_path / "run", "ended")

@@ -73,7 +73,8 @@ def test_they_wait_for_the_search_and_are_left_out_where_a_person_ended_it(flag)
 
 
 def test_after_a_crash_the_missing_fits_follow_and_are_those_of_the_same_configurations():
-    state, config = ended_search(**SEARCH), cross(configurations=1)
+    state = ended_search(**SEARCH)
+    config = cross(configurations=1)
     first, *rest = choose_fold_fits(state, config, 100)
     propose_all(state, [first])
     state.trials["t0"].objective = 0.05  # better by now
@@ -135,7 +136,8 @@ def test_they_do_not_wait_for_the_learning_curve():
 
 
 def test_all_fits_share_one_assignment_and_need_no_validation_split(caplog):
-    state, made = ended_search(**SEARCH), []
+    state = ended_search(**SEARCH)
+    made = []
     state.trials["t1"].values["training.schedule"] = "plateau"
     store = SimpleNamespace(state=state)
     proposals = SimpleNamespace(

@@ -43,7 +43,10 @@ def machine(hosts=1, slots=2, **profile):
 class FixedPrice:
     """Ten seconds per epoch on one rank, never wider."""
 
-    widths, sigma, measured, fails = (1,), 0.0, True, 0.0
+    widths = (1,)
+    sigma = 0.0
+    measured = True
+    fails = 0.0
 
     def __init__(self, seconds=10.0):
         self.seconds = seconds

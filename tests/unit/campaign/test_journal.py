@@ -141,8 +141,10 @@ def append(path, content):
 
 
 def test_bytes_that_come_in_any_pieces_give_every_line_once(path):
-    whole, chance = b"".join(LINES), random.Random(3)
-    follower, actual = JournalFollower(path), []
+    whole = b"".join(LINES)
+    chance = random.Random(3)
+    follower = JournalFollower(path)
+    actual = []
     assert list(follower.read_new()) == []
     while whole:
         size = chance.randint(1, 90)
@@ -288,7 +290,8 @@ def test_a_journal_is_read_in_pieces_as_in_one(path):
         line_of("zygote_ready", import_seconds=1.0, trial=LEFT_OUT, time=t)
         for t in (99.0, 3.0, 4.0, 1e6, 1e6 + 1)
     ]
-    follower, pieces = JournalFollower(path), []
+    follower = JournalFollower(path)
+    pieces = []
     for line in lines:
         append(path, line)
         pieces += [event["time"] for event in follower.read_new()]

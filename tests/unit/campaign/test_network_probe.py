@@ -115,7 +115,8 @@ class FakeBackend:
     """Reports the events that a test has put down for it; stopped jobs end, if they may."""
 
     def __init__(self, *hosts, deaf=False):
-        self.slots, self.deaf = tuple(Slot(host, 0, (), "cpu") for host in hosts), deaf
+        self.slots = tuple(Slot(host, 0, (), "cpu") for host in hosts)
+        self.deaf = deaf
         self.events, self.started, self.stopped = [], [], []
 
     def report(self, kind, job, **data):

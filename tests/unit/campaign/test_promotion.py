@@ -202,7 +202,8 @@ def ended_search(**objectives):
     for number, (name, objective) in enumerate(objectives.items()):
         state.apply({"event": "proposed", "trial": name, "values": {"x": number}, "until": 2})
         trial = state.trials[name]
-        trial.objective, trial.epoch = objective, 8 if number < 2 else 2
+        trial.objective = objective
+        trial.epoch = 8 if number < 2 else 2
         state.move(trial, "completed" if number < 2 else "stopped")
     state.closed = True
     return state
@@ -241,7 +242,8 @@ def test_a_learning_curve_costs_a_share_of_the_search(share, own, epochs):
 
 
 def test_it_waits_for_the_search_and_not_for_replicates():
-    state, config = ended_search(**SEARCH), trainings()
+    state = ended_search(**SEARCH)
+    config = trainings()
     state.apply({"event": "proposed", "trial": "t4", "values": {}, "until": 8, "parent": "t1"})
     assert len(choose_curve_fits(state, config, lambda trial: 1.0)) == 3
     state.apply({"event": "proposed", "trial": "t5", "values": {}, "until": 2})
@@ -252,12 +254,14 @@ def test_it_waits_for_the_search_and_not_for_replicates():
 def test_it_is_left_out_where_a_person_wants_the_end_or_has_it(flag):
     state = ended_search(**SEARCH)
     state.ending, state.finished = flag == "ending", flag == "finished"
-    state.closed, state.reseed = flag != "not closed", int(flag == "reseed")
+    state.closed = flag != "not closed"
+    state.reseed = int(flag == "reseed")
     assert choose_curve_fits(state, trainings(), lambda trial: 1.0) == []
 
 
 def test_commands_and_campaigns_with_a_share_of_their_own_have_no_learning_curve():
-    state, config = ended_search(**SEARCH), campaign()
+    state = ended_search(**SEARCH)
+    config = campaign()
     ensemble = config.ensemble.model_copy(update={"learning_curve": 1.0})
     config = config.model_copy(update={"ensemble": ensemble})
     assert choose_curve_fits(state, config, lambda trial: 1.0) == []
@@ -266,7 +270,8 @@ def test_commands_and_campaigns_with_a_share_of_their_own_have_no_learning_curve
 
 
 def test_after_a_crash_the_fits_that_are_missing_follow_and_are_those_of_the_same_trial():
-    state, config = ended_search(**SEARCH), trainings()
+    state = ended_search(**SEARCH)
+    config = trainings()
     first, *rest = choose_curve_fits(state, config, lambda trial: 1.0)
     propose(state, "t4", first)
     state.trials["t0"].objective = 0.05  # better by now; and other prices
@@ -301,7 +306,8 @@ def test_its_fits_are_no_part_of_the_search_nor_of_the_leaderboard():
 
 
 def test_a_fit_is_trained_for_its_epochs_on_nested_shares_of_one_seed():
-    config, proposed = trainings(), []
+    config = trainings()
+    proposed = []
     state = ended_search(**SEARCH)
     store = SimpleNamespace(state=state)
     proposals = SimpleNamespace(propose=lambda values, **known: proposed.append((values, known)))

@@ -128,7 +128,8 @@ def test_a_number_of_trials_has_its_convs_and_finalists():
     budget = next(list_budgets(1000, ABLE))
     assert set_trials(budget, 1).trials == MIN_TRIALS
     assert set_trials(budget, 10**6).trials == MAX_TRIALS
-    few, many = set_trials(budget, 12), set_trials(budget, 60)
+    few = set_trials(budget, 12)
+    many = set_trials(budget, 60)
     assert few.convs == ("schnet", "egnn", "painn")
     assert (few.finalists, many.finalists, many.initial) == (6, 12, 15)
     assert set(few.convs) < set(many.convs)
@@ -144,7 +145,8 @@ def test_a_campaign_fits_its_time_in_the_simulation(count, minutes):
 
 
 def test_more_time_means_more_search():
-    short, long = fitted(1000, 5)[0], fitted(1000, 120)[0]
+    short = fitted(1000, 5)[0]
+    long = fitted(1000, 120)[0]
     assert long.trials * long.rungs[1] * max(long.features) > (
         short.trials * short.rungs[1] * max(short.features)
     )

@@ -87,7 +87,8 @@ def stats_without(**unlabelled):
 
 def two_heads(fit="split"):
     made = campaign()
-    heads, ensemble = {"energy": {}, "gap": {}}, made.ensemble.model_copy(update={"fit": fit})
+    heads = {"energy": {}, "gap": {}}
+    ensemble = made.ensemble.model_copy(update={"fit": fit})
     return made.model_copy(update={"trial": {"heads": heads}, "ensemble": ensemble})
 
 

@@ -24,7 +24,8 @@ SEARCH = SearchConfig(trials=9, rungs=(2, 6), reduction=3, finalists=2)
 
 
 def folded(*events):
-    state, ledger = State(), SlotLedger()
+    state = State()
+    ledger = SlotLedger()
     for event in events:
         for each in (state, ledger):
             each.apply({"epoch": 1, **event})
@@ -197,7 +198,8 @@ def forecast_errors(path, search):
     events = list(read_journal(path))
     begin = next(event["time"] for event in events if event["event"] == "placed")
     length = max(event["time"] for event in events if event["event"] == "ended") - begin
-    fold, quarters = JournalFold(), [[], [], [], []]
+    fold = JournalFold()
+    quarters = [[], [], [], []]
     for moment in range(MOMENTS):
         spent = (moment + 0.5) * length / MOMENTS
         while events and events[0]["time"] <= begin + spent:

@@ -257,7 +257,9 @@ def test_a_wish_that_makes_sense_is_obeyed_once_and_others_are_refused(tmp_path,
 
 def test_what_the_brain_proposes_later_is_left(tmp_path, monkeypatch):
     """It was asked before the stop and answers after it, while a trial still runs."""
-    holding, stopped, answer = [], [], SearchWorker.take_proposals
+    holding = []
+    stopped = []
+    answer = SearchWorker.take_proposals
 
     def held(self, wait=False):
         return answer(self, wait) if stopped or not holding else None

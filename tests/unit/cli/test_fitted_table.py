@@ -194,7 +194,8 @@ MAKERS = (
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
 def test_no_number_is_cut(make, width, run, built):
     for table, kept in make(run, built):
-        wide, narrow = draw(table, 400), draw(table, width)
+        wide = draw(table, 400)
+        narrow = draw(table, width)
         assert max(map(cell_len, narrow.splitlines())) <= width
         assert "\u2026" not in narrow
         assert numbers(narrow) <= numbers(wide), narrow

@@ -27,7 +27,8 @@ def test_every_value_has_an_origin(tmp_path):
     path = own(tmp_path)
     actual = json.loads(run("show", path, "--json"))
     assert actual == to_plain(read_profile(str(path)))
-    shipped, origins = "launch/machines/frontier.toml", actual["origins"]
+    shipped = "launch/machines/frontier.toml"
+    origins = actual["origins"]
     assert actual["files"] == [str(path), shipped]
     assert (actual["values"]["hosts"], origins["hosts"]) == (64, str(path))
     assert origins["layout.cores_of_slot"] == origins["rank.many_hosts.NCCL_NET"] == shipped

@@ -74,7 +74,9 @@ class Finished:
     def __init__(self, opened, command=None):
         self.config = SimpleNamespace(command=command, trial={})
         self.state = fold(read_journal(opened.journal))
-        self.opened, self.jobs, self.closed_as = opened, [], None
+        self.opened = opened
+        self.jobs = []
+        self.closed_as = None
 
     def job(self, kind, spec):
         self.jobs.append(kind)

@@ -61,7 +61,8 @@ def eager(monkeypatch):
 
 
 def test_plain_lines_tell_each_change_once(capsys):
-    display, event_store = RunProgress(3), event_store_of()
+    display = RunProgress(3)
+    event_store = event_store_of()
     for event in EVENTS:
         take(event_store, event)
         for _ in range(2):
@@ -76,7 +77,8 @@ def test_plain_lines_tell_each_change_once(capsys):
 
 
 def test_a_trial_that_rested_and_went_on_between_two_looks_is_reported(capsys):
-    display, event_store = RunProgress(3), event_store_of(EVENTS[:4])
+    display = RunProgress(3)
+    event_store = event_store_of(EVENTS[:4])
     display(event_store.state, controller_of(event_store))
     for event in EVENTS[4:7]:
         take(event_store, event)
@@ -99,7 +101,8 @@ def test_plain_lines_sum_up_now_and_then(capsys, monkeypatch):
 
 
 def test_who_goes_on_gets_no_report_of_what_happened_before(capsys):
-    display, event_store = RunProgress(3), event_store_of(EVENTS[:6])
+    display = RunProgress(3)
+    event_store = event_store_of(EVENTS[:6])
     display.begin(event_store.state)
     display(event_store.state, controller_of(event_store))
     take(event_store, EVENTS[6])
@@ -112,7 +115,8 @@ def test_who_goes_on_gets_no_report_of_what_happened_before(capsys):
 
 
 def test_quiet_says_nothing(capsys):
-    display, event_store = RunProgress(3, quiet=True), event_store_of(EVENTS)
+    display = RunProgress(3, quiet=True)
+    event_store = event_store_of(EVENTS)
     display.begin(event_store.state)
     display(event_store.state, controller_of(event_store))
     assert capsys.readouterr().out == ""
@@ -120,7 +124,8 @@ def test_quiet_says_nothing(capsys):
 
 def test_looks_keep_their_distance(monkeypatch, capsys):
     monkeypatch.setattr(module, "REFRESH_SECONDS", 3600.0)
-    display, event_store = RunProgress(3), event_store_of(EVENTS[:3])
+    display = RunProgress(3)
+    event_store = event_store_of(EVENTS[:3])
     display(event_store.state, controller_of(event_store))
     for event in EVENTS[3:]:
         take(event_store, event)
@@ -131,7 +136,8 @@ def test_looks_keep_their_distance(monkeypatch, capsys):
 def test_a_slow_look_is_followed_by_a_long_pause(monkeypatch):
     """Whatever a look costs, it takes a fiftieth of the time at most."""
     monkeypatch.setattr(module, "DISPLAY_SHARE", 0.02)
-    display, event_store = RunProgress(3), event_store_of(EVENTS[:3])
+    display = RunProgress(3)
+    event_store = event_store_of(EVENTS[:3])
     monkeypatch.setattr(display, "_lines", lambda *_: time.sleep(0.02))
     began = time.monotonic()
     display(event_store.state, controller_of(event_store))
@@ -177,7 +183,8 @@ def notebook(monkeypatch):
     ipython = ModuleType("IPython")
     ipython.get_ipython = ZMQInteractiveShell
     ipython.display = ModuleType("IPython.display")
-    ipython.display.display, ipython.display.HTML = cell.display, str
+    ipython.display.display = cell.display
+    ipython.display.HTML = str
     # rich shows by itself whatever is printed in a notebook, which it knows by this name
     monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
     monkeypatch.setitem(sys.modules, "IPython", ipython)

@@ -105,7 +105,8 @@ def test_curves_by_hand():
 
 
 def test_the_best_so_far_is_a_running_minimum(run, view):
-    slow, least = [], math.inf
+    slow = []
+    least = math.inf
     for event in read_journal(run.journal):
         if event["event"] == "ended" and event["outcome"] in ("stopped", "completed"):
             least = min(least, event["score"])
@@ -115,7 +116,8 @@ def test_the_best_so_far_is_a_running_minimum(run, view):
 
 
 def test_a_run_that_was_begun_again_is_followed_again(tmp_path, run):
-    copy, whole = RunDir(tmp_path), run.journal.read_bytes().splitlines(keepends=True)
+    copy = RunDir(tmp_path)
+    whole = run.journal.read_bytes().splitlines(keepends=True)
     copy.campaign.write_bytes(run.campaign.read_bytes())
     copy.journal.write_bytes(b"".join(whole[:200]))
     reader = RunReader(copy)
@@ -136,7 +138,8 @@ def test_without_anybody_at_work_there_is_nothing_to_wait_for(run):
 
 
 def status_of(events, trials=3, rungs=(4, 8), **more):
-    state, ledger = State(), SlotLedger()
+    state = State()
+    ledger = SlotLedger()
     for event in events:
         for each in (state, ledger):
             each.apply({"epoch": 1, **event})

@@ -69,7 +69,8 @@ def test_a_batch_is_its_graphs_end_to_end(
 
 @pytest.mark.parametrize("cutoff", [None, 4.0], ids=["all", "cut"])
 def test_a_cap_holds_within_the_cutoff(columns: Columns, cutoff: float | None) -> None:
-    rows, cap = [3, 0, 5, 2, 4], 3
+    rows = [3, 0, 5, 2, 4]
+    cap = 3
     slow = {key: value.numpy() for key, value in slow_batch(columns, rows, cutoff).items()}
     sender, receiver = slow["edges"].astype(int).T
     vectors = slow["pos"][receiver] - slow["pos"][sender] + slow["shift"]

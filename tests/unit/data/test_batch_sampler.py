@@ -49,7 +49,8 @@ class Everything:
     windows = None
 
     def __init__(self, count: int) -> None:
-        self.count, self.group = count, np.arange(count)
+        self.count = count
+        self.group = np.arange(count)
 
     def indices_of(self, split: str) -> np.ndarray:
         assert split == "train"
@@ -93,7 +94,8 @@ def test_large_sets_are_shuffled_window_by_window(seed: int, count: int, buffer:
 
 
 def test_windows_and_rows_are_in_another_order_each_epoch() -> None:
-    rows, windows = np.arange(256), np.arange(0, 257, 16)
+    rows = np.arange(256)
+    windows = np.arange(0, 257, 16)
     one = shuffle_rows(rows, (1, 0), windows=windows, buffer=32)
     two = shuffle_rows(rows, (1, 1), windows=windows, buffer=32)
     assert (one[::32] // 16).tolist() != (two[::32] // 16).tolist()
@@ -218,7 +220,8 @@ def test_a_graph_costs_what_its_conv_does_with_it(columns: Columns, conv: str) -
     costs = predict_graph_costs(columns, model)
     moved = MOVED * model.layers * model.features
     for row in (0, 2, 4):
-        nodes, edges = int(columns.num_nodes()[row]), int(columns.num_edges()[row])
+        nodes = int(columns.num_nodes()[row])
+        edges = int(columns.num_edges()[row])
         once = forward_flops(model, 0, 0)
         wanted = forward_flops(model, nodes, edges) - once + moved * (nodes + edges)
         if (angle := angle_cutoff(model)) is not None:

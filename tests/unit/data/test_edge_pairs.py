@@ -46,7 +46,8 @@ def count_lone(edge_index, shift):
 
 def check(laid, edge_index, shift, num_nodes):
     """Compare a layout with what it was made of; return how many edges have no reverse."""
-    count, nodes = edge_index.shape[1], np.arange(num_nodes + 1)
+    count = edge_index.shape[1]
+    nodes = np.arange(num_nodes + 1)
     assert laid.num_lone == count_lone(edge_index, shift)
     np.testing.assert_array_equal(laid.ends[:, laid.by_receiver], edge_index)
     np.testing.assert_array_equal(laid.shift[laid.by_receiver], shift)
@@ -98,7 +99,8 @@ def test_pairs_of_a_batch_with_more_nodes_than_16_bits_count_are_the_same(lay_ou
     edge_index, shift = neighbours(9, SMALL, 4.0)
     places = np.arange(9) * 65_521 + 65_530
     assert (np.diff(places % 65_536) < 0).all(), "the last bits have another order"
-    few, many = lay_out(edge_index, shift, 9), lay_out(places[edge_index], shift, 600_000)
+    few = lay_out(edge_index, shift, 9)
+    many = lay_out(places[edge_index], shift, 600_000)
     np.testing.assert_array_equal(many.by_receiver, few.by_receiver)
     np.testing.assert_array_equal(many.by_sender, few.by_sender)
 

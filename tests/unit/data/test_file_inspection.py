@@ -503,7 +503,8 @@ def test_the_user_may_say_the_unit_of_lengths(tmp_path):
     [(-8.0, None), (8.0, "the sign of one is wrong"), (-8.0 / 51.42207, "Hartree/bohr")],
 )
 def test_forces_are_compared_with_the_energies(factor, warns, tmp_path):
-    random, structures = np.random.default_rng(0), []
+    random = np.random.default_rng(0)
+    structures = []
     for _ in range(30):
         atoms = bulk("Cu", cubic=True)
         away = random.normal(0.0, 0.04, (4, 3))

@@ -30,7 +30,8 @@ def springs(frame, count=30, factor=1.0):
     made = []
     for _ in range(count):
         away = random.normal(0.0, 0.04, frame.positions.shape)
-        atoms, forces = frame.copy(), -STIFF * away
+        atoms = frame.copy()
+        forces = -STIFF * away
         atoms.positions += away
         made.append(label(atoms, -7.0 + 0.5 * STIFF * float((away**2).sum()), factor * forces))
     return made
@@ -67,7 +68,9 @@ def test_steps_go_to_the_nearest_image():
 
 def test_molecules_may_turn_between_frames():
     """Springs between all atoms, which do not feel that the molecule turns and moves."""
-    random, made, rest = np.random.default_rng(2), [], molecule("NH3").get_all_distances()
+    random = np.random.default_rng(2)
+    made = []
+    rest = molecule("NH3").get_all_distances()
     for _ in range(30):
         atoms = molecule("NH3")
         atoms.positions += random.normal(0.0, 0.04, (4, 3))

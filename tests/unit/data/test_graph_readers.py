@@ -180,7 +180,8 @@ def test_smiles_become_molecules(tmp_path: Path) -> None:
 def test_a_smiles_has_one_conformer(tmp_path: Path) -> None:
     (tmp_path / "a.smi").write_text("CCCO\nCCN\n")
     (tmp_path / "b.smi").write_text("CCN\nO\nCCCO\n")
-    first, second = read(tmp_path / "a.smi"), read(tmp_path / "b.smi")
+    first = read(tmp_path / "a.smi")
+    second = read(tmp_path / "b.smi")
     np.testing.assert_array_equal(first[0][1].positions, second[2][1].positions)
     np.testing.assert_array_equal(first[1][1].positions, second[0][1].positions)
 

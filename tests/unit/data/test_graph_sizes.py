@@ -52,7 +52,8 @@ def test_degrees_of_molecules_and_lone_atoms(graph: Callable[..., object]) -> No
 def test_the_result_does_not_depend_on_the_pieces(columns: Columns) -> None:
     whole = spread(columns)
     expected = size_stats(whole, 4.5)
-    one, other = SizeTally(4.5), SizeTally(4.5)
+    one = SizeTally(4.5)
+    other = SizeTally(4.5)
     for number, rows in enumerate(([17, 3], list(range(4, 17)), [0], [], [2, 1])):
         piece = whole.take(np.array(rows, dtype=np.int64))
         tally = one if number % 2 else other
@@ -85,7 +86,8 @@ def test_bytes_are_those_of_the_columns(columns: Columns) -> None:
 
 
 def test_very_many_neighbours_share_the_last_entry(columns: Columns) -> None:
-    whole, tally = spread(columns), SizeTally(3.0)
+    whole = spread(columns)
+    tally = SizeTally(3.0)
     degrees = np.full((len(whole.numbers), 1), 5 * LARGEST_DEGREE, dtype=np.int32)
     tally.add(whole, degrees)
     stats = tally.result()

@@ -53,7 +53,8 @@ def built(columns: Columns, name: str, *keys: str) -> Columns:
 @pytest.fixture
 def sets(columns: Columns) -> list[Columns]:
     """Two data sets: 18 graphs with energy and charge, 8 of them again with charge and push."""
-    first, second = columns.take(np.arange(18)), columns.take(np.arange(4, 12))
+    first = columns.take(np.arange(18))
+    second = columns.take(np.arange(4, 12))
     for graphs in (first, second):
         graphs.split[:] = np.arange(graphs.num_graphs) % 5
     return [built(first, "a", "energy", "charge"), built(second, "b", "charge", "push")]
@@ -132,7 +133,8 @@ def test_shared_tensors_have_the_spread_about_their_common_mean(columns: Columns
     columns.split[:] = 0
     tensors = np.random.default_rng(3).normal(size=(18, 9))
     tensors[10:] += 5.0 * np.eye(3).ravel()
-    columns.targets["alpha"], columns.levels["alpha"] = tensors, "graph"
+    columns.targets["alpha"] = tensors
+    columns.levels["alpha"] = "graph"
     columns.masks["alpha"] = np.ones(18, bool)
     sets = [built(columns.take(rows), "x", "alpha") for rows in (np.arange(10), np.arange(10, 18))]
     stats = unite_stats([each.stats for each in sets], [PLAIN, PLAIN], ["alpha"])

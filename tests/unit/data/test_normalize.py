@@ -159,7 +159,8 @@ def test_numbers_of_elements_are_least_squares_with_a_pull(target, noise):
     every = columns.targets["x"]
     every += noise * np.random.default_rng(1).normal(size=every.shape)
     train = np.repeat(columns.split == 0, columns.num_nodes() if target.level == "node" else 1)
-    values, design = every[train, 0] - MEAN, elements_of(columns, target)
+    values = every[train, 0] - MEAN
+    design = elements_of(columns, target)
     pulled = np.vstack((design, np.sqrt(RIDGE) * np.eye(4)))
     expected, *_ = np.linalg.lstsq(pulled, np.concatenate((values, np.zeros(4))), rcond=None)
     result = fit_element_baseline(columns, "x", target, MEAN)
@@ -193,10 +194,12 @@ def test_a_sum_over_atoms_is_least_squares_without_a_constant(target, noise):
     columns = planted(target, count=200)
     values = columns.targets["x"]
     values += noise * np.random.default_rng(1).normal(size=values.shape)
-    known, design = values[columns.split == 0, 0], elements_of(columns, target)
+    known = values[columns.split == 0, 0]
+    design = elements_of(columns, target)
     expected, *_ = np.linalg.lstsq(design, known, rcond=None)
     stats = fit_target_stats(columns, {"x": target})["x"]
-    result, atoms = stats["elements"], design.sum(axis=1)
+    result = stats["elements"]
+    atoms = design.sum(axis=1)
     np.testing.assert_allclose([result["by_number"][z] for z in PLANTED], expected, rtol=1e-8)
     assert result["mean"] == 0.0
     own = known.sum() / atoms.sum()

@@ -209,7 +209,8 @@ def test_compositions_are_reduced() -> None:
 def test_many_of_one_composition_are_sorted_like_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "CHUNK", 100)
     random = np.random.default_rng(2)
-    count, width = 3 * FEW, 5
+    count = 3 * FEW
+    width = 5
     points = random.uniform(0, 4, (count // 3, width)).astype(np.float32)
     points = np.concatenate((points, points, points + random.choice((0.004, 0.3), (FEW, 1))))
     points = points.astype(np.float32)
@@ -333,7 +334,8 @@ def test_twins_with_other_labels_contradict(
 def methylene(angle: float, gap: float, **more: Any) -> Atoms:
     """CH2 of one angle, with bonds of 1.1 angstrom."""
     half = math.radians(angle / 2)
-    x, y = 1.1 * math.sin(half), 1.1 * math.cos(half)
+    x = 1.1 * math.sin(half)
+    y = 1.1 * math.cos(half)
     atoms = Atoms("CH2", [[0, 0, 0], [x, y, 0], [-x, y, 0]])
     atoms.info |= {"gap": gap, "energy": -15.0, **more}
     atoms.arrays |= {"charge": np.zeros(3), "push": np.zeros((3, 3))}
@@ -445,7 +447,8 @@ def test_forces_that_contradict_their_energy_are_reported(
 ) -> None:
     push = TARGETS["push"].model_copy(update={"derived_from": "energy"})
     monkeypatch.setitem(TARGETS, "push", push)
-    random, structures = np.random.default_rng(0), []
+    random = np.random.default_rng(0)
+    structures = []
     for _ in range(30):
         atoms = bulk("Cu", cubic=True)
         away = random.normal(0.0, 0.04, (4, 3))

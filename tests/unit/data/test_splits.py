@@ -89,7 +89,8 @@ def test_what_has_labels_in_each_split_stays_as_it_was() -> None:
 def test_labels_are_shared_by_whole_groups_and_published_tests_stay() -> None:
     sizes = np.random.default_rng(4).integers(1, 6, size=50)
     groups = grouped(sizes.tolist())
-    total, labels = len(groups), sparse(groups, ["g3", "g11", "g29", "g40", "g41"])
+    total = len(groups)
+    labels = sparse(groups, ["g3", "g11", "g29", "g40", "g41"])
     split = assign_splits(groups, [None] * total, SplitConfig(seed=2), "x", labels)
     assert set(split[labels[0].rows].tolist()) == {0, 1, 2, 3, 4}
     for group in set(groups):

@@ -100,7 +100,8 @@ def test_a_unit_that_is_refused_now_is_named_with_its_target(
     store: Path, change: dict[str, Any], message: str
 ) -> None:
     """A store of an earlier version, whose checksums are right."""
-    stats, content = read_json(store / "stats.json"), read_json(store / "index.json")
+    stats = read_json(store / "stats.json")
+    content = read_json(store / "index.json")
     stats.pop("checksum")
     stats["targets"]["energy"] |= change
     checksum = compute_store_checksum(read_index(store).windows, stats)

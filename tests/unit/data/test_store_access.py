@@ -68,7 +68,8 @@ def full(bytes_left: int) -> Callable[[int, int, int], None]:
 def test_staged_columns_are_the_store_and_mapped(many_windows: Path, scratch: Path) -> None:
     open_store(many_windows, scratch, access="windows")
     assert list(scratch.iterdir()) == []
-    columns, expected = open_store(many_windows, scratch), read_store(many_windows)
+    columns = open_store(many_windows, scratch)
+    expected = read_store(many_windows)
     assert isinstance(columns, Columns)
     assert_same_columns(columns, expected)
     assert isinstance(columns.positions.base, np.memmap)

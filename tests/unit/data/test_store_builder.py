@@ -635,7 +635,8 @@ def test_the_card_gives_a_lattice_to_structures_without_one(card: Path, tmp_path
     columns = read_store(tmp_path / "out.bp")
     # Within 4 angstrom on a wire of period 2.5: one neighbour to either side.
     assert columns.num_edges().tolist() == [2] * 12
-    wire.cell, wire.pbc = [9.0, 9.0, 9.0], True
+    wire.cell = [9.0, 9.0, 9.0]
+    wire.pbc = True
     write(tmp_path / "tiny.extxyz", [wire] * 12, format="extxyz")
     with pytest.raises(DataError, match="has a lattice of its own"):
         build_store(card, tmp_path / "other.bp")

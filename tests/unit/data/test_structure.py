@@ -67,7 +67,8 @@ def test_tensors_of_structures_have_nine_or_six_numbers(graph: Make, given: obje
 
 
 def test_small_asymmetry_is_averaged_and_large_is_refused(graph: Make) -> None:
-    atoms, tensor = molecule("CO"), np.array(FULL)
+    atoms = molecule("CO")
+    tensor = np.array(FULL)
     tensor[0, 1] += 0.04
     atoms.info["alpha"] = tensor
     assert graph(atoms, alpha=ALPHA).targets["alpha"][[1, 3]].tolist() == [6.02, 6.02]

@@ -277,7 +277,8 @@ def test_a_sum_is_measured_in_the_unit_used_inside_and_needs_all_labels() -> Non
 
 
 def test_tensors_of_atoms_sum_to_so_many_unit_tensors() -> None:
-    target, atoms = BORN.model_copy(update={"sum": 2.0}), water()
+    target = BORN.model_copy(update={"sum": 2.0})
+    atoms = water()
     tensors = np.stack([np.full((3, 3), 0.5), np.eye(3), np.eye(3) - 0.5])
     tensors[0, 1, 2] += 0.004
     atoms.arrays["q"] = tensors.reshape(3, 9)

@@ -293,7 +293,8 @@ def test_vectors_and_tensors_of_structures_are_recognised():
     random = np.random.default_rng(4)
     structures = [molecule(name) for name in ("H2O", "NH3", "CO", "CH4", "HCN") * 6]
     for atoms in structures:
-        dipole, alpha = random.normal(size=3), random.normal(size=(3, 3))
+        dipole = random.normal(size=3)
+        alpha = random.normal(size=(3, 3))
         atoms.calc = SinglePointCalculator(atoms, dipole=dipole)
         atoms.info |= {"polarizability": alpha + alpha.T, "odd": alpha, "cell_lengths": dipole + 9}
         atoms.arrays["born_charges"] = random.normal(size=(len(atoms), 9))
@@ -567,7 +568,8 @@ def test_the_user_is_not_asked_for_the_unit_of_what_gets_no_head():
     assert told["dipole"].unit.name == "?"
 
 
-HOMO, LUMO = np.linspace(-0.29, -0.22, 20), np.linspace(0.09, 0.02, 20)
+HOMO = np.linspace(-0.29, -0.22, 20)
+LUMO = np.linspace(0.09, 0.02, 20)
 """Levels of molecules in Hartree."""
 
 
@@ -777,7 +779,8 @@ def test_one_wrong_value_is_named_at_any_number_of_structures(count, wrong):
 def test_one_wrong_energy_of_a_single_composition_is_named():
     structures = [bulk("Cu", cubic=True) for _ in range(14)]
     for number, atoms in enumerate(structures):
-        energy, forces = -22.0 + 0.1 * number, np.full((4, 3), 0.1 + 0.01 * number)
+        energy = -22.0 + 0.1 * number
+        forces = np.full((4, 3), 0.1 + 0.01 * number)
         if number == 1:
             energy, forces[2] = 19858.0, 16657.0
         atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)

@@ -22,7 +22,8 @@ def moved(atoms, *away):
 
 
 def test_steps_are_the_largest_displacement_of_an_atom():
-    water, copper = molecule("H2O"), bulk("Cu", cubic=True)
+    water = molecule("H2O")
+    copper = bulk("Cu", cubic=True)
     structures = [*moved(water, 0.0, 0.3, 0.5), copper, *moved(copper, -0.2)]
     steps = measure_steps(Frames.of(structures))
     assert steps == pytest.approx([INF, 0.3, 0.2, INF, 0.2])
@@ -32,7 +33,9 @@ def test_steps_are_the_largest_displacement_of_an_atom():
 def test_steps_go_to_the_nearest_image_and_other_cells_are_other_structures():
     copper = bulk("Cu", cubic=True)
     length = copper.cell[0, 0]
-    far, strained, slab = moved(copper, length + 0.1)[0], copper.copy(), copper.copy()
+    far = moved(copper, length + 0.1)[0]
+    strained = copper.copy()
+    slab = copper.copy()
     strained.set_cell(1.06 * copper.cell)
     slab.pbc = (True, True, False)
     steps = measure_steps(Frames.of([copper, far, copper, strained, copper, slab]))
@@ -47,9 +50,11 @@ def test_other_elements_at_the_same_places_are_another_structure():
 
 def relaxations(count=6, frames=8, step=0.05, **info):
     """Relaxations of one molecule from starts far from each other, frame by frame."""
-    random, made = np.random.default_rng(4), []
+    random = np.random.default_rng(4)
+    made = []
     for run in range(count):
-        atoms, way = molecule("C6H6"), random.normal(size=(12, 3))
+        atoms = molecule("C6H6")
+        way = random.normal(size=(12, 3))
         atoms.positions += random.normal(0.0, 1.0, (12, 3))
         for frame in range(frames):
             copy = atoms.copy()
@@ -102,7 +107,8 @@ def test_what_repeats_and_names_no_run():
 
 
 def test_random_displacements_of_one_structure_are_no_run():
-    random, structures = np.random.default_rng(2), []
+    random = np.random.default_rng(2)
+    structures = []
     for _ in range(40):
         atoms = bulk("Cu", cubic=True)
         atoms.rattle(0.05, rng=random)

@@ -121,7 +121,8 @@ def test_memory_is_bounded_and_the_latest_stay(
     assert reads == [(0, 1), (1, 2), (2, 3), (8, 9)]
     assert 0 in graphs._kept
     assert 1 not in graphs._kept
-    small, large = int(np.argmin(sizes)), int(np.argmax(sizes))
+    small = int(np.argmin(sizes))
+    large = int(np.argmax(sizes))
     graphs = WindowCache(many_windows, memory=sizes[small])
     for window in (small, large):
         graphs.take(graphs.windows[[window]])
@@ -145,7 +146,8 @@ def test_the_environment_bounds_the_memory(
 
 
 def test_threads_share_a_store(many_windows: Path) -> None:
-    graphs, expected = WindowCache(many_windows, memory=4000), read_store(many_windows)
+    graphs = WindowCache(many_windows, memory=4000)
+    expected = read_store(many_windows)
     failures: list[BaseException] = []
 
     def work(seed: int) -> None:
@@ -166,7 +168,8 @@ def test_threads_share_a_store(many_windows: Path) -> None:
 
 
 def test_a_child_reads_for_itself(many_windows: Path) -> None:
-    graphs, expected = WindowCache(many_windows, memory=0), read_store(many_windows)
+    graphs = WindowCache(many_windows, memory=0)
+    expected = read_store(many_windows)
     rows = np.arange(0, 60, 5)
     graphs.take(rows)
     before = graphs._reader._reader
@@ -182,7 +185,8 @@ def test_a_closed_store_opens_again_and_litters_nowhere(many_windows: Path) -> N
     def littered() -> set[Path]:
         return set(Path("/tmp").glob(f"*_{os.getpid():x}_profiling.json"))
 
-    before, graphs = littered(), WindowCache(read_index(many_windows))
+    before = littered()
+    graphs = WindowCache(read_index(many_windows))
     graphs.take(np.arange(60))
     graphs.close()
     assert littered() == before
@@ -195,7 +199,8 @@ def test_a_damaged_window_is_no_batch_and_the_others_are(
 ) -> None:
     monkeypatch.setattr("hydragnn_hpo.data.store_index._SMALL", 0)
     alter_last_position(many_windows, random_columns)
-    graphs, rows = WindowCache(many_windows, memory=ALL), np.arange(50)
+    graphs = WindowCache(many_windows, memory=ALL)
+    rows = np.arange(50)
     np.testing.assert_array_equal(graphs.take(rows).cell, random_columns.cell[:50])
     for _ in range(2):
         with pytest.raises(DataError, match="part-00001.bp: column 'positions' was altered"):
@@ -214,10 +219,8 @@ def opened(top: Path) -> int:
 def test_many_parts_take_few_descriptors(
     many_windows: Path, random_columns: Columns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    card, stats = (
-        load_config(many_windows / "card.toml", CardConfig),
-        read_index(many_windows).stats,
-    )
+    card = load_config(many_windows / "card.toml", CardConfig)
+    stats = read_index(many_windows).stats
     parts = [random_columns.take(np.array([row])) for row in range(60)]
     write_store(tmp_path / "parts.bp", parts, stats, card)
     monkeypatch.setattr(store_parts, "_MOST_OPEN", 8)

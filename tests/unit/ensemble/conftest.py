@@ -199,7 +199,8 @@ def built_run(tmp_path_factory, finished, scratch):
 @pytest.fixture(scope="session")
 def factored_zip(built_zip, tmp_path_factory):
     """The same ensemble with factors of sigma, for which its structures are too few."""
-    content, path = read_artefact(built_zip), tmp_path_factory.mktemp("factored") / "ensemble.zip"
+    content = read_artefact(built_zip)
+    path = tmp_path_factory.mktemp("factored") / "ensemble.zip"
     values = content.manifest.model_dump()
     for head in values["heads"].values():
         low, high = head["mean"] - head["std"], head["mean"] + head["std"]
@@ -260,7 +261,8 @@ def total_zip(tmp_path_factory, scratch):
 
 
 def write_trial(run: Path, columns: Columns, trial: str, number: int) -> None:
-    config, folder = trial_config(trial, number), run / "trials" / trial
+    config = trial_config(trial, number)
+    folder = run / "trials" / trial
     (folder / "attempts/001").mkdir(parents=True)
     (folder / "checkpoints").mkdir()
     (folder / "trial.toml").write_text(dump_config(config))

@@ -320,7 +320,8 @@ def test_a_manifest_that_lies(entries, tmp_path, change, sentence):
 
 def test_what_predicting_does_not_need_is_judged_by_its_checksum_alone(entries, tmp_path):
     """Predicting compares the checksum of calibration data; ``info`` reads them."""
-    path, name = tmp_path / "hostile.zip", "calibration.safetensors"
+    path = tmp_path / "hostile.zip"
+    name = "calibration.safetensors"
     data = sealed({**entries, "features.safetensors": pickle.dumps(Bomb())})
     assert "'features.safetensors' cannot be used" in refused(tmp_path, data)
     data = sealed({**entries, "local_descriptors.safetensors": pickle.dumps(Bomb())})

@@ -24,13 +24,15 @@ OF_ELEMENT = {1: -0.5, 6: -3.0, 8: 2.0}
 
 def columns(formulas, *, noise=0.0):
     """Structures whose total is a sum over elements, and its mean, with charges of the elements."""
-    random, rules = np.random.default_rng(1), Rules(1.0, 0.01, TARGETS)
+    random = np.random.default_rng(1)
+    rules = Rules(1.0, 0.01, TARGETS)
     graphs = []
     for number, formula in enumerate(formulas):
         atoms = Atoms(formula, positions=np.arange(3 * len(Atoms(formula))).reshape(-1, 3) * 2.0)
         charge = np.array([OF_ELEMENT[z] for z in atoms.numbers]) + 0.1
         atoms.info |= {"total": charge.sum() + noise * random.normal(), "mean": charge.mean()}
-        atoms.arrays["charge"], atoms.arrays["force"] = charge, atoms.positions
+        atoms.arrays["charge"] = charge
+        atoms.arrays["force"] = atoms.positions
         graphs.append(graph_of(atoms, Place(Path("f"), number, str(number)), rules))
     return columns_of(graphs, TARGETS)
 
@@ -76,7 +78,8 @@ def test_an_element_that_was_not_seen_has_the_mean_of_all_atoms():
 
 def test_rows_without_a_label_do_not_count():
     some = columns(["H2O", "CO2", "CH4", "H2"])
-    some.targets["total"][1], some.masks["total"][1] = np.nan, False
+    some.targets["total"][1] = np.nan
+    some.masks["total"][1] = False
     without = fit("total", [some], [some])
     kept = some.take(np.array([0, 2, 3]))
     assert without.weights == pytest.approx(fit("total", [kept], [kept]).weights)
@@ -90,7 +93,8 @@ def test_vectors_of_atoms_have_no_baseline():
 
 
 def test_the_penalty_is_chosen_on_val(monkeypatch):
-    train, val = columns(["H2O", "CH4", "CO2", "CO"], noise=3.0), columns(["H2O", "C2H6", "C3O2"])
+    train = columns(["H2O", "CH4", "CO2", "CO"], noise=3.0)
+    val = columns(["H2O", "C2H6", "C3O2"])
 
     def error(*penalties):
         monkeypatch.setattr("hydragnn_hpo.ensemble.baselines.PENALTIES", penalties)

@@ -54,7 +54,8 @@ from hydragnn_hpo.training import checkpoint
 
 def test_a_vector_has_the_mean_norm_of_its_error_and_a_number_none():
     """Errors (3, 0, 4) and (2, 3, 6) have the norms 5 and 7."""
-    truth, column = np.array([[3.0, 0.0, 4.0], [2.0, 3.0, 6.0]]), np.ones((2, 1))
+    truth = np.array([[3.0, 0.0, 4.0], [2.0, 3.0, 6.0]])
+    column = np.ones((2, 1))
     known = Calibration(a=1.0, b=0.0, quantiles=dict.fromkeys(map(key, GRID), 1.0), spread99=1.0,
                         rows=2, groups=2)  # fmt: skip
     predicted = HeadOnLabels(
@@ -209,7 +210,8 @@ def test_a_trial_that_contradicts_itself_is_refused(make_run, spoil, sentence):
 
 
 def test_the_job_answers_with_the_table_or_the_sentence(make_run, tmp_path):
-    run, answer = make_run(trials=2), tmp_path / "answer.json"
+    run = make_run(trials=2)
+    answer = tmp_path / "answer.json"
     assert job_main({"run": str(run), "answer": str(answer)}) == 0
     assert json.loads(answer.read_text())["method"] == "greedy"
     shutil.rmtree(run / "trials")
@@ -228,7 +230,8 @@ def change_labels(run: Path, *splits: str) -> None:
     store = run / "data/toy.bp"
     columns = open_store(store)
     assert isinstance(columns, Columns)
-    card, rng = load_config(store / "card.toml", CardConfig), np.random.default_rng(1)
+    card = load_config(store / "card.toml", CardConfig)
+    rng = np.random.default_rng(1)
     chosen = np.isin(columns.split, [SPLITS.index(name) for name in splits])
     for name, values in columns.targets.items():
         rows = np.repeat(chosen, columns.num_nodes()) if name == "charge" else chosen
@@ -418,7 +421,8 @@ def test_the_verdict_names_one_wrong_label_of_any_split(make_run, name, split):
     store = run / "data/toy.bp"
     columns = open_store(store)
     assert isinstance(columns, Columns)
-    card, graph = load_config(store / "card.toml", CardConfig), columns.indices_of(split)[1]
+    card = load_config(store / "card.toml", CardConfig)
+    graph = columns.indices_of(split)[1]
     row = columns.node_offset[graph] if name == "charge" else graph
     columns.targets[name] = columns.targets[name].copy()
     columns.targets[name][row] = -1e6
@@ -492,7 +496,8 @@ def test_elements_without_a_label_in_training_are_left_out_and_missing(make_run)
 
 def test_a_structure_with_an_element_that_no_label_has_is_missing(built_zip):
     ensemble = Ensemble.load(built_zip)
-    known, strange = molecule("H2O"), molecule("SH2")
+    known = molecule("H2O")
+    strange = molecule("SH2")
     prediction = ensemble.predict([known, strange])
     assert np.isfinite(prediction["energy"].mean[0])
     assert np.isnan(prediction["energy"].mean[1])
@@ -511,7 +516,8 @@ def test_a_structure_with_an_element_that_no_label_has_is_missing(built_zip):
 def bound_charges(run: Path, low: float, high: float) -> None:
     """Give the charge bounds, in the card and the store."""
     store = run / "data/toy.bp"
-    columns, card = open_store(store), load_config(store / "card.toml", CardConfig)
+    columns = open_store(store)
+    card = load_config(store / "card.toml", CardConfig)
     assert isinstance(columns, Columns)
     charge = card.targets["charge"].model_copy(update={"min": low, "max": high})
     card = card.model_copy(update={"targets": {**card.targets, "charge": charge}})
@@ -564,7 +570,8 @@ def test_predictions_and_intervals_end_at_the_bounds(make_run):
 def guess_unit_of_energy(run: Path) -> None:
     """Mark the unit of the energy as guessed in the store."""
     store = run / "data/toy.bp"
-    columns, card = open_store(store), load_config(store / "card.toml", CardConfig)
+    columns = open_store(store)
+    card = load_config(store / "card.toml", CardConfig)
     assert isinstance(columns, Columns)
     stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
     energy = {**stats["targets"]["energy"], "unit_guessed": True}
@@ -629,7 +636,8 @@ def test_variances_that_members_predict_reach_sigma(make_run, predict_alone):
     run = make_run(trials=3, method="top", members=3)
     predict_variances(run, ["t0001", "t0002"], predict_alone)
     build_ensemble(run)
-    columns, ensemble = open_store(run / "data/toy.bp"), Ensemble.load(run / "ensemble.zip")
+    columns = open_store(run / "data/toy.bp")
+    ensemble = Ensemble.load(run / "ensemble.zip")
     known = ensemble.manifest.heads["energy"].calibration
     indices = columns.indices_of("test")
     noises = []

@@ -39,7 +39,8 @@ def crystal() -> Atoms:
 
 
 def same(skin: VerletList, atoms: Atoms) -> bool:
-    kept, fresh = skin.columns(atoms), columns_of_atoms([atoms], skin.rules)
+    kept = skin.columns(atoms)
+    fresh = columns_of_atoms([atoms], skin.rules)
     return all(
         np.array_equal(getattr(kept, name), getattr(fresh, name))
         for name in ("numbers", "positions", "cell", "edges", "edge_shift", "edge_offset")
@@ -64,7 +65,8 @@ def test_moves_below_half_the_skin_need_no_search(seed, reach, molecular):
 
 def test_a_walk_is_followed_with_few_searches():
     """Small steps add up: displacements are counted from the last search, not the last step."""
-    atoms, skin = crystal(), VerletList(RULES, 0.5)
+    atoms = crystal()
+    skin = VerletList(RULES, 0.5)
     rng = np.random.default_rng(0)
     for _ in range(60):
         atoms.positions += rng.normal(scale=0.02, size=(len(atoms), 3))
@@ -73,7 +75,8 @@ def test_a_walk_is_followed_with_few_searches():
 
 
 def test_atoms_that_come_near_by_half_the_skin_each_are_searched():
-    atoms, skin = Atoms("CC", [[0, 0, 0], [RULES.cutoff + 0.501, 0, 0]]), VerletList(RULES, 0.5)
+    atoms = Atoms("CC", [[0, 0, 0], [RULES.cutoff + 0.501, 0, 0]])
+    skin = VerletList(RULES, 0.5)
     assert same(skin, atoms)
     atoms.positions[:, 0] += [0.251, -0.251]
     assert same(skin, atoms)
@@ -98,7 +101,8 @@ def open_up(atoms: Atoms) -> None:
 
 @pytest.mark.parametrize("change", [wrap, stretch, swap, open_up])
 def test_another_structure_is_searched(change):
-    atoms, skin = crystal(), VerletList(RULES, 0.5)
+    atoms = crystal()
+    skin = VerletList(RULES, 0.5)
     assert same(skin, atoms)
     change(atoms)
     assert same(skin, atoms)
@@ -106,7 +110,8 @@ def test_another_structure_is_searched(change):
 
 
 def test_without_a_skin_every_move_is_searched():
-    atoms, skin = crystal(), VerletList(RULES, 0.0)
+    atoms = crystal()
+    skin = VerletList(RULES, 0.0)
     assert same(skin, atoms)
     assert same(skin, atoms)
     atoms.positions[0, 0] += 1e-6
@@ -116,12 +121,14 @@ def test_without_a_skin_every_move_is_searched():
 
 def test_what_is_written_and_encoded_is_looked_up_each_time():
     rules = rules_for(3.0, {"charge": AttributeConfig(unit="e")}, laplacian=2)
-    atoms, skin = molecule("CH3OH"), VerletList(rules, 0.5)
+    atoms = molecule("CH3OH")
+    skin = VerletList(rules, 0.5)
     atoms.info["charge"] = 0.0
     skin.columns(atoms)
     atoms.info["charge"] = 1.0
     atoms.positions[0] += 0.1
-    kept, fresh = skin.columns(atoms), columns_of_atoms([atoms], rules)
+    kept = skin.columns(atoms)
+    fresh = columns_of_atoms([atoms], rules)
     assert skin.searches == 1
     assert kept.attributes["charge"].tolist() == [1.0]
     assert kept.laplacian is not None
@@ -153,10 +160,12 @@ def energy_of(atoms: Atoms, ensemble: Ensemble) -> float:
 
 @pytest.mark.parametrize("charge", [1, -1.0, np.float32(1), "1"])
 def test_an_attribute_that_changes_is_a_new_structure(charged, charge):
-    water, shared = molecule("H2O"), EnsembleCalculator(charged)
+    water = molecule("H2O")
+    shared = EnsembleCalculator(charged)
     water.info["total"] = 0
     water.calc = shared
-    neutral, forces = water.get_potential_energy(), water.get_forces()
+    neutral = water.get_potential_energy()
+    forces = water.get_forces()
 
     water.info["total"] = charge
 
@@ -168,7 +177,8 @@ def test_an_attribute_that_changes_is_a_new_structure(charged, charge):
 
 def test_another_structure_of_the_same_atoms_does_not_get_the_energy_of_the_first(charged):
     shared = EnsembleCalculator(charged)
-    neutral, ion = molecule("H2O"), molecule("H2O")
+    neutral = molecule("H2O")
+    ion = molecule("H2O")
     neutral.info["total"], ion.info["total"] = 0, 1
     neutral.calc = ion.calc = shared
     energies = [atoms.get_potential_energy() for atoms in (neutral, ion, neutral)]
@@ -250,7 +260,8 @@ def energies_of(ensemble: Ensemble, structures: list[Atoms]) -> np.ndarray:
 @pytest.mark.parametrize("name", ["CH3OH", "crystal"])
 def test_forces_are_minus_the_slope_of_the_energy(built_zip, name):
     ensemble = unlike_weights(Ensemble.load(built_zip, precision="fp64"))
-    atoms, step = structure(name), 2e-3
+    atoms = structure(name)
+    step = 2e-3
     moved = []
     for place in np.ndindex(len(atoms), 3):
         for steps in (-2, -1, 1, 2):
@@ -267,7 +278,8 @@ def test_forces_are_minus_the_slope_of_the_energy(built_zip, name):
 
 def test_stress_is_the_slope_by_strain(built_zip):
     ensemble = unlike_weights(Ensemble.load(built_zip, precision="fp64"))
-    atoms, step = structure("crystal"), 1e-4
+    atoms = structure("crystal")
+    step = 1e-4
     strained = []
     for row, column in ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1)):
         for steps in (-2, -1, 1, 2):
@@ -390,7 +402,8 @@ def calculator(built_zip):
     ("of", "key"), [("energy", "energy_std_epistemic"), ("forces", "forces_max_std")]
 )
 def test_a_spread_above_the_limit_stops_and_the_structure_is_kept(calculator, tmp_path, of, key):
-    atoms, path = molecule("CH3OH"), tmp_path / "label.extxyz"
+    atoms = molecule("CH3OH")
+    path = tmp_path / "label.extxyz"
     atoms.calc = calculator
     limit = calculator.get_property(key, atoms)
     watch = StopAtSpread(atoms, limit=limit, of=of, write=path)
@@ -432,7 +445,8 @@ def total_energies(
     atoms: Atoms, calculator: EnsembleCalculator, steps: int, step: float
 ) -> np.ndarray:
     """Move a copy; return the total energy after each step in eV, [steps + 1]."""
-    moving, results = atoms.copy(), list[float]()
+    moving = atoms.copy()
+    results = list[float]()
     moving.calc = calculator
     dynamics = VelocityVerlet(moving, timestep=step * units.fs)
     dynamics.attach(lambda: results.append(moving.get_total_energy()))

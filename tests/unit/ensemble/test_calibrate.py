@@ -40,7 +40,8 @@ def synthetic(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Residuals, spreads, and the variances that members predict: c is the share of these."""
     rng = np.random.default_rng(seed)
-    spread, noise = rng.gamma(2.0, 0.2, (rows, 1)), rng.gamma(2.0, 0.5, (rows, 1))
+    spread = rng.gamma(2.0, 0.2, (rows, 1))
+    noise = rng.gamma(2.0, 0.5, (rows, 1))
     sigma = np.sqrt(a * spread**2 + c * noise + B)
     return rng.normal(size=(rows, width)) * sigma, spread, noise
 
@@ -98,7 +99,8 @@ def test_a_predicted_variance_is_used_where_members_agree():
 def test_calibrated_is_never_less_likely_than_raw(seed, rows, factor, tail):
     """On the rows it is fitted on, whatever the law of the residuals."""
     rng = np.random.default_rng(seed)
-    spread, noise = rng.gamma(2.0, 0.2, (rows, 1)) + 1e-3, rng.gamma(2.0, 0.1, (rows, 1))
+    spread = rng.gamma(2.0, 0.2, (rows, 1)) + 1e-3
+    noise = rng.gamma(2.0, 0.1, (rows, 1))
     residual = factor * rng.standard_t(tail, (rows, 1)) * np.sqrt(spread**2 + noise)
     result = fitted(residual, spread, noise)
     before = nll(residual, np.sqrt(spread**2 + noise))
@@ -118,7 +120,8 @@ def test_few_values_give_the_constant(rows, constant):
 def test_the_unit_does_not_matter(unit):
     residual, spread, _ = synthetic(1, 2000)
     plain = fitted(residual, spread)
-    alone, large = np.arange(2000), unit * spread[:, 0]
+    alone = np.arange(2000)
+    large = unit * spread[:, 0]
     other = calibrate(unit * residual, unit * spread, group=alone, largest=large, scale=unit)
     assert other.a == pytest.approx(plain.a, rel=1e-3)
     assert other.b == pytest.approx(plain.b * unit**2, rel=1e-3)
@@ -179,7 +182,8 @@ def test_the_fewest_groups_of_a_guarantee_by_hand():
     assert {level: groups_for(level) for level in levels} == levels
     for level, groups in levels.items():
         known = fitted(*synthetic(6, 20))
-        enough, few = replace(known, groups=groups), replace(known, groups=groups - 1)
+        enough = replace(known, groups=groups)
+        few = replace(known, groups=groups - 1)
         assert enough.guaranteed(level)
         assert not few.guaranteed(level)
 
@@ -229,9 +233,11 @@ def make_peer(level: float) -> Any:
 def test_mapie_makes_the_same_intervals(rows, level):
     """Split conformal on |residual| / sigma, with the same sigma."""
     rng = np.random.default_rng(rows)
-    mean, sigma = rng.normal(size=rows + 50), rng.gamma(2.0, 0.5, rows + 50) + 0.1
+    mean = rng.normal(size=rows + 50)
+    sigma = rng.gamma(2.0, 0.5, rows + 50) + 0.1
     truth = mean + sigma * rng.standard_t(3, rows + 50)
-    known, new = slice(0, rows), slice(rows, None)
+    known = slice(0, rows)
+    new = slice(rows, None)
     peer = make_peer(level)
     x = np.stack((mean, sigma), axis=1)
     _, theirs = peer.conformalize(x[known], truth[known]).predict_interval(x[new])
@@ -289,7 +295,8 @@ def slow_tables(
     for _ in range(200):
         half = (low + high) / 2
         low, high = (half, high) if middle(half)[1] > len(means) - 1 else (low, half)
-    between, (at, _) = low, middle(low)
+    between = low
+    (at, _) = middle(low)
 
     def scale(values: list[float]) -> float:
         if not values:
@@ -303,7 +310,8 @@ def slow_tables(
             for score, own, name in zip(scores, group, stratum, strict=True)
         ]
     )
-    every, tables = len(set(group)), {}
+    every = len(set(group))
+    tables = {}
     prior = min(PRIOR_GROUPS, every)
     for name, of in means.items():
         weight = np.array(
@@ -325,7 +333,8 @@ def slow_tables(
 
 def test_tables_are_those_of_a_slow_implementation():
     rng = np.random.default_rng(0)
-    group, stratum = rng.integers(0, 60, 400), np.array(["H", "C", "Fe"])[rng.integers(0, 3, 400)]
+    group = rng.integers(0, 60, 400)
+    stratum = np.array(["H", "C", "Fe"])[rng.integers(0, 3, 400)]
     rare = group < 4  # Zn is in four groups alone
     stratum[rare & (rng.random(400) < 0.5)] = "Zn"
     factor = np.select([stratum == "H", stratum == "Fe"], [0.5, 3.0], 1.0)
@@ -427,7 +436,8 @@ def test_a_stratum_never_seen_uses_the_intervals_of_all():
 def test_groups_count_not_values():
     """200 values of one kind are copies of 2 groups: its wide errors hardly count."""
     rng = np.random.default_rng(3)
-    scores, group = np.abs(rng.normal(size=1000)), np.arange(1000)
+    scores = np.abs(rng.normal(size=1000))
+    group = np.arange(1000)
     kind = np.where(group < 200, "copies", "many")
     scores[:200] *= 3.0
     as_groups = conformal_tables(scores, group, kind)["copies"]["0.9"]

@@ -66,7 +66,8 @@ def out_of_fold(predictions, truth, weights):
     left = 1.0 - np.square(weights).sum()
     rows = np.arange(len(truth))
     measured = np.square(moments.spread) / left if left > 0 else np.zeros_like(truth)
-    none, kinds = np.zeros((len(rows), 1)), np.full(len(rows), "all")
+    none = np.zeros((len(rows), 1))
+    kinds = np.full(len(rows), "all")
     residual, singles = truth - moments.mean, truth - predictions[:, 0]
     known = OutOfFold(residual, measured, none, rows, kinds, singles=singles)
     return known, moments
@@ -100,7 +101,8 @@ def test_intervals_of_all_nets_cover_what_they_claim(configurations, folds, shar
     predictions, truth, _ = draw(rng, 40_000, **settings)
     shares = np.repeat(weights / folds, folds)
     moments = compute_moments(predictions.reshape(-1, *truth.shape), shares)
-    sigma, errors = fitted.sigma(moments.spread), np.abs(truth - moments.mean)
+    sigma = fitted.sigma(moments.spread)
+    errors = np.abs(truth - moments.mean)
     covered = float((errors <= fitted.half_width(sigma)).mean())
     # One net per fold says nothing of structures: the typical gain is a careful one.
     assert covered == pytest.approx(0.9, abs=0.015 if configurations > 1 else 0.035)
@@ -120,12 +122,14 @@ def test_factors_do_not_count_what_the_spread_of_all_nets_tells(signal, data):
     Two nets tell little of it, so the factors have to; ten nets tell most of it. Without a signal
     the predictions are their errors.
     """
-    rng, weights = np.random.default_rng(0), np.full(2, 0.5)
+    rng = np.random.default_rng(0)
+    weights = np.full(2, 0.5)
 
     def draw_rows(count):
         settings = {"configurations": 2, "folds": 5, "share": 0.7, "noise": 0.5, "data": data}
         predictions, truth, _ = draw(rng, count, **settings)
-        lithium, common = rng.random(count) < 0.5, signal * rng.normal(size=(count, 1))
+        lithium = rng.random(count) < 0.5
+        common = signal * rng.normal(size=(count, 1))
         scale = np.where(lithium, 3.0, 1.0)[:, None]
         elements = mark_elements(np.where(lithium, 3, 11), np.arange(count), count)
         return scale * (predictions + common), scale * (truth + common), lithium, elements
@@ -147,7 +151,8 @@ def test_factors_do_not_count_what_the_spread_of_all_nets_tells(signal, data):
     assert (unseen.chance > MOST_CHANCE) == (signal == 0.0)
     predictions, truth, lithium, elements = draw_rows(40_000)
     moments = compute_moments(predictions.reshape(-1, 40_000, 1), np.full(10, 0.1))
-    errors, held = np.abs(truth - moments.mean), {}
+    errors = np.abs(truth - moments.mean)
+    held = {}
     for name, each in {"less": replace(design, unseen=unseen), "twice": design}.items():
         fitted = calibrate_cross(known, each, 1.0)
         sigma = fitted.sigma(moments.spread, factor=fitted.factor(elements, moments.mean))
@@ -159,7 +164,10 @@ def test_factors_do_not_count_what_the_spread_of_all_nets_tells(signal, data):
 
 def test_the_parts_of_the_variance_are_what_was_drawn():
     rng = np.random.default_rng(1)
-    weights, share, data, folds = np.array([0.7, 0.3]), 0.6, 0.5, 5
+    weights = np.array([0.7, 0.3])
+    share = 0.6
+    data = 0.5
+    folds = 5
     predictions, _, _ = draw(
         rng, 100_000, configurations=2, folds=folds, share=share, noise=0.0, data=data
     )
@@ -226,7 +234,8 @@ def test_where_few_errors_rule_the_mean_square_intervals_hold_too_much_not_too_l
     errors of real data have still heavier tails, and intervals of 90 % held 68 to 80.
     """
     settings = {"configurations": 2, "folds": 5, "share": 0.5, "noise": 0.5, "data": 1.0}
-    weights, shares = np.full(2, 0.5), []
+    weights = np.full(2, 0.5)
+    shares = []
     for seed in range(4000 // count):
         rng = np.random.default_rng(seed)
         predictions, truth = draw_heavy(rng, count, **settings)
@@ -263,7 +272,8 @@ def test_intervals_of_some_of_the_nets_cover_what_they_claim(kept):
     fitted = calibrate_cross(known, design, 1.0)
     predictions, truth, _ = draw(rng, 40_000, **settings)
     moments = compute_moments(predictions.reshape(-1, *truth.shape), shares.ravel())
-    sigma, errors = fitted.sigma(moments.spread), np.abs(truth - moments.mean)
+    sigma = fitted.sigma(moments.spread)
+    errors = np.abs(truth - moments.mean)
     assert float((errors <= fitted.half_width(sigma)).mean()) == pytest.approx(0.9, abs=0.02)
     assert float(np.square(errors / sigma).mean()) == pytest.approx(1.0, abs=0.2)
 

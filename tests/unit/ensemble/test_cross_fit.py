@@ -30,7 +30,8 @@ from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.precision import DTYPES
 
-FOLDS, PARENTS = 3, ("t0001", "t0004")
+FOLDS = 3
+PARENTS = ("t0001", "t0004")
 
 
 FITS = {

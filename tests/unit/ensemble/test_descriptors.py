@@ -34,7 +34,8 @@ def graphs(built_zip):
 def test_blocks_change_no_distance(monkeypatch):
     monkeypatch.setattr(descriptors, "_TOGETHER", 3)
     random = np.random.default_rng(0)
-    points, others = random.normal(size=(10, 4)), random.normal(size=(7, 4))
+    points = random.normal(size=(10, 4))
+    others = random.normal(size=(7, 4))
     expected = cdist(points, others).min(axis=1)
     assert nearest_distances(points, others) == pytest.approx(expected)
     apart = cdist(points, points) + np.diag(np.full(10, np.inf))
@@ -55,7 +56,8 @@ def features_alone(ensemble, graphs, row):
 
 def test_distances_are_those_of_a_slow_loop(built_zip, graphs):
     """All 24 training structures are in the file: the nearest is found one by one."""
-    ensemble, train = Ensemble.load(built_zip), graphs.indices_of("train")
+    ensemble = Ensemble.load(built_zip)
+    train = graphs.indices_of("train")
     test = graphs.indices_of("test")
     known = [features_alone(ensemble, graphs, row) for row in train.tolist()]
     measured = ensemble.training_distances(graphs, test)

@@ -59,7 +59,8 @@ def ensemble(built_zip):
 def test_predictions_rotate_and_sigma_does_not(ensemble):
     atoms = molecule("CH3OH")
     turned = Atoms(atoms.numbers, atoms.positions @ TURN.T + 5.0)
-    before, after = ensemble.predict(atoms).heads, ensemble.predict(turned).heads
+    before = ensemble.predict(atoms).heads
+    after = ensemble.predict(turned).heads
     np.testing.assert_allclose(after["mu"].mean, before["mu"].mean @ TURN.T, atol=1e-10)
     for name in ("alpha", "born"):
         tensors = before[name].mean.reshape(-1, 3, 3)
@@ -92,7 +93,8 @@ def test_evaluate_has_the_mean_norm_of_what_is_missed(ensemble, tmp_path):
 
 def test_tables_have_a_column_per_component(ensemble):
     predicted = ensemble.predict(molecule("CH3OH"))
-    structures, atoms = predicted.to_frame("structures"), predicted.to_frame("atoms")
+    structures = predicted.to_frame("structures")
+    atoms = predicted.to_frame("atoms")
     axes = [f"{a}{b}" for a in "xyz" for b in "xyz"]
     assert {f"mu_{axis}" for axis in "xyz"} <= set(structures)
     assert {f"alpha_{pair}" for pair in axes} <= set(structures)

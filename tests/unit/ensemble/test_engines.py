@@ -73,7 +73,8 @@ def twins(ensemble, count=3, **model):
 )
 @given(size=st.integers(1, 40), order=st.permutations(range(6)), kind=st.sampled_from("es"))
 def test_engine_batch_size_and_order_change_nothing(ensemble, columns, size, order, kind):
-    rows, members = np.arange(40), [ensemble.members[place] for place in order]
+    rows = np.arange(40)
+    members = [ensemble.members[place] for place in order]
     engine = {
         "e": lambda: EagerEngine(members, CPU),
         "s": lambda: StackedEngine(members, CPU),
@@ -118,7 +119,8 @@ def test_a_structure_that_no_memory_holds_is_an_error(ensemble, columns):
 
 def test_stacked_twins_say_what_they_say_alone(ensemble, columns):
     members = [*twins(ensemble), *ensemble.members]
-    engine, rows = StackedEngine(members, CPU), np.arange(25)
+    engine = StackedEngine(members, CPU)
+    rows = np.arange(25)
 
     actual = predictions_by(engine, columns, rows, 11)
 
@@ -130,7 +132,8 @@ def test_stacked_twins_say_what_they_say_alone(ensemble, columns):
 def test_replayed_members_say_what_they_say_alone(ensemble, columns, monkeypatch):
     replay_on_cpu(monkeypatch.setattr)
     members = [*twins(ensemble), *ensemble.members]
-    engine, rows = StackedEngine(members, CPU), np.arange(25)
+    engine = StackedEngine(members, CPU)
+    rows = np.arange(25)
     engine.replays = engine._make_replays()
     assert engine.replays
 
@@ -164,7 +167,8 @@ def test_members_are_grouped_by_what_they_compute_and_their_type(ensemble):
 
 @pytest.mark.slow
 def test_a_stack_that_answers_otherwise_is_not_used(ensemble, columns, monkeypatch, caplog):
-    members, rows = twins(ensemble), np.arange(9)
+    members = twins(ensemble)
+    rows = np.arange(9)
     monkeypatch.setattr(
         "hydragnn_hpo.ensemble.stacked_engine.vmap",
         lambda one: (

@@ -42,12 +42,14 @@ def fitted(error, features, group=None):
 
 def calibrated(error, features):
     """Calibrate where members do not spread at all."""
-    none, group = np.zeros((len(error), 1)), np.arange(len(error))
+    none = np.zeros((len(error), 1))
+    group = np.arange(len(error))
     return calibrate(error, none, group=group, largest=none[:, 0], scale=1.0, features=features)
 
 
 def test_elements_are_marked_once_for_each_row_that_contains_them():
-    numbers, row = np.array([8, 1, 1, 6, 6, 118]), np.array([0, 0, 0, 2, 2, 2])
+    numbers = np.array([8, 1, 1, 6, 6, 118])
+    row = np.array([0, 0, 0, 2, 2, 2])
     marked = mark_elements(numbers, row, 4).toarray()
     wanted = np.zeros((4, len(chemical_symbols)))
     for number, place in zip(numbers, row, strict=True):
@@ -81,7 +83,8 @@ def test_what_another_sigma_tells_by_itself_is_taken_off():
 
 def test_factors_of_rows_are_the_product_of_those_of_what_they_contain():
     known = ErrorFactors({"H": 1.2, "O": 0.5}, (0.0, 2.0), (1.0, 4.0))
-    numbers, row = np.array([1, 8, 1, 6]), np.array([0, 0, 1, 2])
+    numbers = np.array([1, 8, 1, 6])
+    row = np.array([0, 0, 1, 2])
     features = RowFeatures(mark_elements(numbers, row, 3), np.array([1.0, -5.0, 9.0]))
     # halfway between 1 and 4 in logarithms is 2; carbon has no factor, and 4 is above the largest
     wanted = [1.2 * 0.5 * 2.0, 1.2 * 1.0, LARGEST]

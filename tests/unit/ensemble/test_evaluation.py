@@ -210,7 +210,10 @@ def test_figures_are_those_of_predict_with_a_slow_loop(factored_zip, store, tmp_
         "--target", "energy=e_ref", "--target", "charge=charge:e",
     )  # fmt: skip
     ensemble = Ensemble.load(factored_zip)
-    errors, inside, charges, widths = [], 0, 0, []
+    errors = []
+    inside = 0
+    charges = 0
+    widths = []
     for number, atoms in enumerate(several):
         prediction = ensemble.predict(atoms).heads
         charges += len(atoms) - (1 if number == 1 else 0)
@@ -230,7 +233,8 @@ def test_figures_are_those_of_predict_with_a_slow_loop(factored_zip, store, tmp_
 
 
 def test_what_cannot_be_evaluated_is_one_sentence(built_zip, store, tmp_path):
-    file, known = tmp_path / "new.extxyz", store.indices_of("test")
+    file = tmp_path / "new.extxyz"
+    known = store.indices_of("test")
     write(file, structures(store, known[:2]))
     bare = ("--ensemble", built_zip)
     for arguments, sentence in (

@@ -21,14 +21,16 @@ def structures():
     cell = bulk("C", "diamond", a=3.6)
     cell.numbers[1] = 7
     cell.rattle(0.05, seed=1)
-    first, second = molecule("CH3OH"), molecule("H2O")
+    first = molecule("CH3OH")
+    second = molecule("H2O")
     shifted = second.copy()
     shifted.positions += [30.0, 0.0, 0.0]
     return [cell, cell * (2, 1, 1), cell * (2, 2, 2), first, second, first + shifted]
 
 
 def by_calculator(ensemble):
-    calculator, energies = EnsembleCalculator(ensemble), []
+    calculator = EnsembleCalculator(ensemble)
+    energies = []
     for atoms in structures():
         atoms.calc = calculator
         energies.append(atoms.get_potential_energy())
@@ -64,7 +66,8 @@ def test_a_size_far_from_those_of_training_is_a_reason_for_doubt(total_zip):
 
 
 def test_a_constant_of_earlier_versions_is_named(total_zip, tmp_path, monkeypatch):
-    content, path = read_artefact(total_zip), tmp_path / "earlier.zip"
+    content = read_artefact(total_zip)
+    path = tmp_path / "earlier.zip"
     for weights in content.weights.values():
         weights["baselines.energy.mean"] += 4.25
     write_artefact(path, replace(content, manifest=content.manifest))

@@ -140,7 +140,8 @@ def test_loading_leaves_torchs_generator_alone(built_zip):
 def factor_by_hand(factors, symbols, value):
     """Factor of a row: of each of its elements once, then of the value, between 1/3 and 3."""
     log = sum(np.log(factors.elements.get(symbol, 1.0)) for symbol in set(symbols))
-    (x0, x1, x2), (y0, y1, y2) = factors.values, np.log(factors.at_values)
+    (x0, x1, x2) = factors.values
+    (y0, y1, y2) = np.log(factors.at_values)
     value = min(max(value, x0), x2)
     if value <= x1:
         log += y0 + (y1 - y0) * (value - x0) / (x1 - x0)
@@ -152,7 +153,8 @@ def factor_by_hand(factors, symbols, value):
 def test_the_mean_is_that_of_the_members_and_its_intervals_are_the_calibrated_ones(
     built, factored_zip, predict_alone
 ):
-    ensemble, columns = Ensemble.load(factored_zip, precision="fp64"), built[1]
+    ensemble = Ensemble.load(factored_zip, precision="fp64")
+    columns = built[1]
     indices = np.arange(9)
     assert len({member.cutoff for member in ensemble.members}) > 1
     result = ensemble.predict(columns, indices, edges_per_batch=60, levels=(50, 95), members=True)
@@ -163,7 +165,8 @@ def test_the_mean_is_that_of_the_members_and_its_intervals_are_the_calibrated_on
         weights = [member.weights[name] for member in ensemble.members]
         mean = np.average([one[name] for one in alone], axis=0, weights=weights)
         np.testing.assert_allclose(head.mean, mean, atol=1e-11)
-        some, node = columns.take(indices), name == "charge"
+        some = columns.take(indices)
+        node = name == "charge"
         atoms = [chemical_symbols[z] for z in some.numbers]
         ends = some.node_offset
         rows = atoms if node else [atoms[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
@@ -221,7 +224,8 @@ def test_ranges_and_who_is_outside():
     known = measure_coordination((columns_of_atoms([one], rules) for one in train), 1.3)
     assert known.cutoff == 1.3
     assert known.ranges == {"H": (1, 1), "C": (1, 2), "O": (1, 2)}
-    lone, crowded = Atoms("O"), Atoms("OH3", [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)])
+    lone = Atoms("O")
+    crowded = Atoms("OH3", [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)])
     new = columns_of_atoms([molecule("H2O"), lone, crowded, Atoms("Fe")], rules)
     assert outside_coordination(known, new).tolist() == [
         *(False, False, False),

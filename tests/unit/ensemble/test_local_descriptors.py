@@ -39,7 +39,8 @@ TARGETS = {
 
 def dimers(count: int, seed: int, noise: float = 0.0) -> Columns:
     """Pairs of atoms, whose target is a function of their distance, plus noise."""
-    random, structures = np.random.default_rng(seed), []
+    random = np.random.default_rng(seed)
+    structures = []
     for number in range(count):
         length = random.uniform(1.0, 3.0)
         kind = ("CO", "NO", "CN")[number % 3]
@@ -81,7 +82,8 @@ def known() -> Known:
 
 @pytest.mark.parametrize("name", ["size", "bond", "waves", "site"])
 def test_numbers_that_depend_on_a_distance_are_learned(known: Known, name: str) -> None:
-    (models, baselines), test = known, dimers(90, 2)
+    (models, baselines) = known
+    test = dimers(90, 2)
     mask, truth = test.masks[name], test.targets[name]
     plain = np.abs(baselines[name].predict(test) - truth)[mask].mean(axis=0)
     own = np.abs(models.predict(name, test, baselines.get(name)) - truth)[mask].mean(axis=0)
@@ -90,7 +92,8 @@ def test_numbers_that_depend_on_a_distance_are_learned(known: Known, name: str) 
 
 @pytest.mark.parametrize("name", ["far", "end"])
 def test_classes_that_depend_on_a_distance_are_learned(known: Known, name: str) -> None:
-    (models, baselines), test = known, dimers(90, 2)
+    (models, baselines) = known
+    test = dimers(90, 2)
     mask, truth = test.masks[name], test.targets[name]
     probability = models.predict(name, test, baselines.get(name))
     np.testing.assert_allclose(probability.sum(axis=1), 1.0)
@@ -113,7 +116,8 @@ def test_heads_have_the_parts_of_their_shape(known: Known) -> None:
 
 def cells(count: int, seed: int) -> Columns:
     """Shaken cells of four atoms: their energy is -7 for each, and a sum over their pairs."""
-    random, structures = np.random.default_rng(seed), []
+    random = np.random.default_rng(seed)
+    structures = []
     for _ in range(count):
         atoms = bulk("Cu", a=random.uniform(3.5, 3.9), cubic=True)
         atoms.rattle(0.1, rng=random)
@@ -140,7 +144,8 @@ def test_an_energy_is_a_sum_over_atoms() -> None:
 
 
 def test_noise_is_not_learned() -> None:
-    train, val = dimers(120, 3), dimers(60, 4)
+    train = dimers(120, 3)
+    val = dimers(60, 4)
     for columns in (train, val):
         random = np.random.default_rng(columns.num_graphs)
         columns.targets["size"][:] = random.normal(size=columns.targets["size"].shape)
@@ -174,7 +179,8 @@ def test_an_unknown_element_leaves_the_prediction_of_the_elements(known) -> None
 
 def test_a_file_gives_the_same_predictions(known) -> None:
     models, baselines = known
-    again, test = LocalModels.from_arrays(load(save(models.as_arrays()))), dimers(9, 6)
+    again = LocalModels.from_arrays(load(save(models.as_arrays())))
+    test = dimers(9, 6)
     for name in models.heads:
         expected = models.predict(name, test, baselines.get(name))
         got = again.predict(name, test, baselines.get(name))
@@ -193,19 +199,22 @@ TURNING = {
 
 def ions(count: int, seed: int, noise: float = 0.0) -> Columns:
     """Shaken molecules whose labels are sums over pairs, and charges times positions."""
-    random, structures = np.random.default_rng(seed), []
+    random = np.random.default_rng(seed)
+    structures = []
     for number in range(count):
         atoms = molecule(("CH3OH", "CH3CHO", "HCOOH", "C2H6")[number % 4])
         atoms.rattle(0.1, rng=random)
         atoms.rotate(random.uniform(0, 360), random.normal(size=3))
-        force, born = np.zeros((len(atoms), 3)), np.zeros((len(atoms), 3, 3))
+        force = np.zeros((len(atoms), 3))
+        born = np.zeros((len(atoms), 3, 3))
         for i, own in enumerate(atoms.numbers):
             for z, vector in list_neighbors(atoms, i):
                 unit = vector / np.linalg.norm(vector)
                 shells = radial(float(np.linalg.norm(vector)), SHELLS)
                 force[i] += (0.3 * own - 0.1 * z) * shells[4] * unit
                 born[i] += (0.1 * own * z) * shells[7] * (np.outer(unit, unit) - np.eye(3) / 3)
-        free, charge = 0.1 * atoms.numbers - 0.5, float(number % 3 - 1)
+        free = 0.1 * atoms.numbers - 0.5
+        charge = float(number % 3 - 1)
         charges = free - free.mean() + charge / len(atoms)
         heavy = atomic_masses[atoms.numbers] @ atoms.positions / atomic_masses[atoms.numbers].sum()
         dipole = charges @ (atoms.positions - heavy) + 0.2 * force.sum(axis=0)
@@ -243,7 +252,8 @@ def test_sums_over_pairs_and_charges_times_positions_are_known_exactly() -> None
 
 def test_predictions_turn_with_the_structure() -> None:
     models, baselines = fitted(ions(60, 0, 0.1), ions(20, 1, 0.1), TURNING)
-    test, turn = ions(8, 3), np.linalg.qr(np.random.default_rng(4).normal(size=(3, 3)))[0]
+    test = ions(8, 3)
+    turn = np.linalg.qr(np.random.default_rng(4).normal(size=(3, 3)))[0]
     turned = replace(test, positions=test.positions @ turn.T + 2.0)
     for name, target in TURNING.items():
         before, after = (models.predict(name, c, start_of(name, baselines)) for c in (test, turned))
@@ -263,7 +273,8 @@ def test_stress_is_a_sum_over_pairs_by_the_volume() -> None:
     }
 
     def salts(count: int, seed: int) -> Columns:
-        random, structures = np.random.default_rng(seed), []
+        random = np.random.default_rng(seed)
+        structures = []
         for _ in range(count):
             atoms = bulk("NaCl", "rocksalt", a=random.uniform(5.0, 6.0)) * (1, 1, 2)
             atoms.set_cell(atoms.cell @ (np.eye(3) + 0.1 * random.normal(size=(3, 3))), True)
@@ -287,7 +298,8 @@ def test_stress_is_a_sum_over_pairs_by_the_volume() -> None:
 
     models, baselines = fitted(salts(60, 0), salts(20, 1), targets)
     test = salts(20, 2)
-    truth, predicted = test.targets["stress"], models.predict("stress", test, baselines["stress"])
+    truth = test.targets["stress"]
+    predicted = models.predict("stress", test, baselines["stress"])
     trace = np.eye(3).reshape(-1) / 3
     shear = truth - 3 * np.outer(truth @ trace, trace)
     own = predicted - 3 * np.outer(predicted @ trace, trace)
@@ -299,11 +311,13 @@ def test_stress_is_a_sum_over_pairs_by_the_volume() -> None:
 @pytest.mark.parametrize(("share", "level"), [(3.0, "warning"), (1.0, "warning"), (0.3, "good")])
 def test_an_ensemble_is_held_against_the_regression(known, share: float, level: str) -> None:
     models, baselines = known
-    test, random = dimers(200, 7), np.random.default_rng(0)
+    test = dimers(200, 7)
+    random = np.random.default_rng(0)
     truth = test.targets["size"]
     local = models.predict("size", test, baselines["size"])
     spread = share * np.abs(local - truth).mean() / np.sqrt(2 / np.pi)
-    mean, ones = truth + spread * random.normal(size=truth.shape), np.ones_like(truth)
+    mean = truth + spread * random.normal(size=truth.shape)
+    ones = np.ones_like(truth)
     predicted = HeadOnLabels(truth, mean, ones, 0.0 * ones, np.full(len(truth), "all"), ones)
     calibration = Calibration(1.0, 0.0, {"0.9": 1.6}, spread99=1.0, rows=99, groups=99)
     others = {"mean": np.full_like(truth, truth.mean()), "descriptor": local}

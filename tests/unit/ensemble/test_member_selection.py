@@ -62,7 +62,9 @@ def test_ties_go_to_the_earlier_candidate():
 
 def obvious_greedy(heads: list[ScoredHead], terms: Terms) -> np.ndarray:
     """Draw by looking at every candidate and writing every rule out."""
-    candidates, drawn, seen = len(heads[0].predictions), list[int](), []
+    candidates = len(heads[0].predictions)
+    drawn = list[int]()
+    seen = []
     costs = terms.costs or [1.0] * candidates
     for _ in range(terms.rounds):
         scores = {}
@@ -83,7 +85,8 @@ def obvious_greedy(heads: list[ScoredHead], terms: Terms) -> np.ndarray:
 )
 @settings(max_examples=60, deadline=None)
 def test_greedy_equals_a_slow_obvious_loop(seed, rounds, price, costs):
-    heads, terms = heads_of(seed, candidates=6), Terms(rounds, price, costs)
+    heads = heads_of(seed, candidates=6)
+    terms = Terms(rounds, price, costs)
     np.testing.assert_allclose(
         select_greedy(heads, terms), obvious_greedy(heads, terms), atol=1e-15
     )
@@ -101,7 +104,8 @@ def test_a_price_of_one_percent_pays_one_percent_of_the_loss_for_half_the_cost()
 
 def test_bags_are_greedy_selections_on_groups_drawn_with_replacement():
     heads = heads_of(5, candidates=4)  # 12 rows in 4 groups of 3
-    rng, total = np.random.default_rng(0), np.zeros(4)
+    rng = np.random.default_rng(0)
+    total = np.zeros(4)
     for _ in range(BAGS):
         rows = [row for group in rng.integers(4, size=4) for row in range(3 * group, 3 * group + 3)]
         sample = [ScoredHead(h.predictions[:, rows], h.truth[rows], h.weight, rows) for h in heads]
@@ -213,7 +217,8 @@ def test_two_members_that_err_against_each_other():
 
 def test_the_correlation_is_numpys():
     rng = np.random.default_rng(3)
-    truth, errors = rng.normal(size=(30, 1)), 2.0 + rng.normal(size=(4, 30, 1))
+    truth = rng.normal(size=(30, 1))
+    errors = 2.0 + rng.normal(size=(4, 30, 1))
     seen = compute_diversity(truth + errors, truth, np.full(4, 0.25))
     expected = np.corrcoef(errors[..., 0])
     np.testing.assert_allclose(seen.correlation, expected, atol=1e-12)
@@ -286,7 +291,8 @@ def test_one_set_of_weights_for_all_heads_where_the_campaign_wants_it(make_run):
 def test_every_way_is_reported_with_its_errors_and_its_cost_on_sel(make_run):
     context = open_build_context(RunDir(make_run()))
     choice = select_members(context)
-    stored, seen = context.stored("sel"), choice.selection
+    stored = context.stored("sel")
+    seen = choice.selection
     truth, mask = context.truth("energy", "sel")
     targets = context.graphs.stats["targets"]
     for method, weights in [*choice.weights.items(), ("single", {"energy": np.eye(6)[0]})]:

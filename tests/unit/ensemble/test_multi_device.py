@@ -42,7 +42,8 @@ def test_never_above_four_thirds_of_the_best(costs, places):
 
 def test_members_on_two_devices_say_what_they_say_on_one(built_zip):
     graphs = open_store(built_zip.parent / "data/toy.bp")
-    one, two = Ensemble.load(built_zip), Ensemble.load(built_zip)
+    one = Ensemble.load(built_zip)
+    two = Ensemble.load(built_zip)
     measured = load_ensemble("cpu,cpu", built_zip)
     cost = {"t0001": 5, "t0002": 5, "t0003": 4, "t0004": 4, "t0005": 3, "t0006": 3}
 
@@ -63,7 +64,8 @@ def test_members_on_two_devices_say_what_they_say_on_one(built_zip):
         assert spread.trust == alone.trust
         for name, head in alone.heads.items():
             for part in ("mean", "std", "std_epistemic", "lo90", "hi90"):
-                actual, wanted = getattr(spread.heads[name], part), getattr(head, part)
+                actual = getattr(spread.heads[name], part)
+                wanted = getattr(head, part)
                 np.testing.assert_allclose(actual, wanted, rtol=1e-9, atol=1e-12)
     assert len(measured.engine.engines) == 2
 

@@ -54,7 +54,8 @@ def rank(folder, clock):
 
 @pytest.mark.parametrize(("seconds", "free"), [(0.0, False), (3599.0, False), (3600.0, True)])
 def test_a_rank_that_does_not_renew_is_gone_after_a_lease(rank, clock, seconds, free):
-    one, two = rank(), rank()
+    one = rank()
+    two = rank()
     assert one.take("0-1")
     clock.now += 1e6  # what no rank watched does not count
     assert not two.take("0-1")
@@ -63,7 +64,8 @@ def test_a_rank_that_does_not_renew_is_gone_after_a_lease(rank, clock, seconds, 
 
 
 def test_a_stamp_that_changes_begins_another_lease(rank, clock, folder):
-    one, two = rank(), rank()
+    one = rank()
+    two = rank()
     assert one.take("0-1")
     assert not two.take("0-1")
     clock.now += 3000.0
@@ -140,7 +142,9 @@ class Pipeline:
     """Sources with so many chunks each; what was done, and how often."""
 
     def __init__(self, *sizes: int, whole: tuple[int, ...] = ()) -> None:
-        self.sizes, self.num_sources, self.whole = sizes, len(sizes), whole
+        self.sizes = sizes
+        self.num_sources = len(sizes)
+        self.whole = whole
         self.done: dict[ChunkId, PartHeader] = {}
         self.times: dict[ChunkId, int] = {}
         self.beyond = 0
@@ -210,7 +214,9 @@ def test_nothing_is_sought_behind_a_run_of_small_files(folder):
 
 def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder):
     """The other holds chunk 1; it is seen no more while we wait, and we take it over."""
-    pipeline, now, waited = Pipeline(3), 0.0, []
+    pipeline = Pipeline(3)
+    now = 0.0
+    waited = []
     assert ChunkClaims(folder).take("0-1")
 
     def pause(seconds: float) -> None:
@@ -227,7 +233,8 @@ def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder):
 
 
 def test_a_chunk_that_ends_ranks_is_left_and_reported(folder):
-    pipeline, now = Pipeline(3), 0.0
+    pipeline = Pipeline(3)
+    now = 0.0
     for attempt in range(3):
         (folder / f"0-1.{attempt}").touch()
 
@@ -265,7 +272,8 @@ def request_five(built_zip, tmp_path):
 
 @pytest.fixture(autouse=True)
 def _restore_process():
-    handler, threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+    handler = signal.getsignal(signal.SIGTERM)
+    threads = torch.get_num_threads()
     yield
     signal.signal(signal.SIGTERM, handler)
     torch.set_num_threads(threads)
@@ -416,7 +424,9 @@ class Lost(Stage):
 
     def __init__(self, *codes: list[int], back: bool) -> None:
         super().__init__(1, *codes)
-        self.back, self._there, self._away = back, self.slots, 0
+        self.back = back
+        self._there = self.slots
+        self._away = 0
 
     def poll(self, timeout: float) -> list[Event]:
         if not self.slots:

@@ -79,7 +79,8 @@ def test_densities_are_sums_over_neighbours_and_their_pairs(name: str) -> None:
 
 def test_rotation_order_batch_and_images_change_nothing() -> None:
     rotation, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(3, 3)))
-    atoms, order = molecule("CH3CONH2"), np.random.default_rng(1).permutation(9)
+    atoms = molecule("CH3CONH2")
+    order = np.random.default_rng(1).permutation(9)
     turned = atoms[order]
     turned.positions = turned.positions @ rotation.T + 3.0
     salt = bulk("NaCl", "rocksalt", a=5.64)
@@ -105,7 +106,8 @@ def test_atoms_without_neighbours_have_no_densities(cutoff: float) -> None:
     atoms = [Atoms("O"), Atoms("HO", positions=[[0, 0, 0], [0, 0, 9.0]])]
     if cutoff < CUTOFF:  # there are edges, and all are longer than the densities reach
         atoms.append(Atoms("H2", positions=[[0, 0, 0], [0, 0, 2.0]]))
-    columns, channels = graphs(atoms), element_channels([1, 8])
+    columns = graphs(atoms)
+    channels = element_channels([1, 8])
     assert (len(columns.edges) == 0) == (cutoff == CUTOFF)
     together = graphs([*atoms, molecule("H2O")])
     densities = describe_atoms(columns, cutoff, channels)
@@ -149,7 +151,8 @@ def matrices(densities: np.ndarray) -> np.ndarray:
 def test_directions_are_sums_over_neighbours(name: str) -> None:
     atoms = molecule(name)
     elements = sorted(set(atoms.numbers.tolist()))
-    columns, channels = graphs([atoms]), element_channels(elements)
+    columns = graphs([atoms])
+    channels = element_channels(elements)
     vectors = describe_directions(columns, CUTOFF, channels, 1)
     np.testing.assert_allclose(vectors, slow_directions(atoms, elements, 1), atol=1e-12)
     tensors = matrices(describe_directions(columns, CUTOFF, channels, 2))

@@ -192,7 +192,8 @@ def pool(ensemble: Ensemble, some: list[Atoms], size: int) -> Iterator[Structure
 def test_the_first_pick_is_the_most_uncertain_one(ensemble):
     some = structures(40)
     result = pick_structures(ensemble, pool(ensemble, some, 7), PickRequest(5, by="charge"))
-    head, prediction = ensemble.manifest.heads["charge"], ensemble.predict(some).heads["charge"]
+    head = ensemble.manifest.heads["charge"]
+    prediction = ensemble.predict(some).heads["charge"]
     column = (prediction.std if head.calibration.a > 0 else prediction.std_epistemic)[:, 0]
     ends = np.cumsum([len(atoms) for atoms in some])
     worst = [float(part.max()) for part in np.split(column, ends[:-1])]

@@ -67,7 +67,8 @@ def reading_of(*paths: Path, model: Ensemble, keep: tuple[str, ...] = ()) -> Chu
 
 
 def ids_and_errors(reading: ChunkReader) -> tuple[list[str], dict[str, str]]:
-    ids, errors = list[str](), dict[str, str]()
+    ids = list[str]()
+    errors = dict[str, str]()
     for some in read_structures(reading):
         errors |= {some.ids[place]: why for place, why in some.errors.items()}
         ids += some.ids
@@ -191,7 +192,8 @@ def test_structures_bring_their_names_and_what_is_kept(tmp_path, model):
 
 
 def test_every_molecule_of_an_sdf_is_predicted_and_a_bad_one_is_named(tmp_path, model, built_zip):
-    path, atoms = tmp_path / "a.sdf", frames(4)
+    path = tmp_path / "a.sdf"
+    atoms = frames(4)
     with path.open("w") as file:
         for number, one in enumerate(atoms):
             write(file, one, format="sdf", title=f"m{number}")
@@ -229,7 +231,8 @@ def test_no_more_graphs_are_held_than_a_few_batches_have(tmp_path, model, built_
     )  # one piece: batches are what bounds it
     monkeypatch.setattr(reading_module, "MAX_STRUCTURES", 60)
     write(tmp_path / "a.extxyz", frames(60))
-    most, alive = 0, weakref.WeakSet[Graph]()
+    most = 0
+    alive = weakref.WeakSet[Graph]()
 
     class Counting(Graph):
         def __init__(self, **columns: Any) -> None:

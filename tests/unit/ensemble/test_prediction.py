@@ -44,7 +44,8 @@ def tables(structures, built_zip, tmp_path_factory):
 def test_the_table_has_the_numbers_and_titles_of_the_csv_file(
     ensemble, structures, tables, table, place
 ):
-    frame, rows = ensemble.predict(structures).to_frame(table), tables[place]
+    frame = ensemble.predict(structures).to_frame(table)
+    rows = tables[place]
     assert len(frame) == len(rows) == (3, 3 + 5 + 12)[place]
     head = ("energy", "charge")[place]
     ours = [title for title in frame.columns if title.startswith(head)]

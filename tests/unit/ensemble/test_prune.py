@@ -165,7 +165,8 @@ def test_variances_of_members_count(content):
 @pytest.mark.parametrize("node", [False, True])
 def test_factors_of_sigma_are_fitted_again(node):
     """With errors twice as large for rows with oxygen, on atoms or in structures of two."""
-    rng, count = np.random.default_rng(0), 1500
+    rng = np.random.default_rng(0)
+    count = 1500
     pairs = rng.choice([6, 7, 8], (count, 2))
     atoms = AtomsOfStructures(pairs.ravel(), np.repeat(np.arange(count), 2))
     rows = pairs.ravel() if node else np.arange(count)

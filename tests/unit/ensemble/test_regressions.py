@@ -29,10 +29,13 @@ def numbers(count: int, seed: int, values: int = 3) -> Rows:
 def test_all_values_have_the_penalty_that_predicts_the_other_rows_best(
     count: int, constant: bool
 ) -> None:
-    train, val = numbers(count, 0), numbers(30, 1)
-    mean, middle = constant * train.features.mean(axis=0), constant * train.values.mean(axis=0)
+    train = numbers(count, 0)
+    val = numbers(30, 1)
+    mean = constant * train.features.mean(axis=0)
+    middle = constant * train.values.mean(axis=0)
     centred = train.features - mean
-    scale, tried = np.square(centred).sum() / 5, []
+    scale = np.square(centred).sum() / 5
+    tried = []
     for penalty in PENALTIES:  # one value after the other, as least squares with rows of penalties
         damped = np.concatenate([centred, np.sqrt(penalty * scale) * np.eye(5)])
         labels = np.concatenate([train.values - middle, np.zeros((5, 3))])
@@ -86,7 +89,8 @@ def classes(count: int, seed: int) -> tuple[Rows, np.ndarray]:
 
 
 def test_classes_have_the_smallest_penalized_log_loss() -> None:
-    (train, _), penalty = classes(60, 0), PENALTIES[-1]
+    (train, _) = classes(60, 0)
+    penalty = PENALTIES[-1]
     centred = train.features - train.features.mean(axis=0)
     scale = np.square(centred).sum() / 2
 
@@ -123,7 +127,8 @@ def test_noise_leaves_the_start_and_a_class_without_rows_a_probability() -> None
 @pytest.mark.parametrize("fit", [fit_ridge, fit_softmax])
 def test_the_other_rows_are_fitted_too_where_they_chose_the_penalty(fit) -> None:
     train, val = (classes(80, seed)[0] for seed in range(2))
-    once, again = fit(train, val), fit(train, val, refit=True)
+    once = fit(train, val)
+    again = fit(train, val, refit=True)
     assert np.abs(once - again).max() > 1e-3
     few = Rows(*(part[:1] for part in train))
     assert not fit(few, val).any()

@@ -39,7 +39,8 @@ def scored(truth: np.ndarray, *predictions: np.ndarray) -> ScoredHead:
 
 @pytest.mark.parametrize("error", [1.0, 1.5])
 def test_independent_errors_are_weighted_by_their_inverse_variances(error: float) -> None:
-    random, rows = np.random.default_rng(0), 2000
+    random = np.random.default_rng(0)
+    rows = 2000
     truth, net, own = random.normal(size=(3, rows))
     judged = judge_joining(scored(truth, truth + net, truth + error * own), ALONE, 12)
     best = 1.0 / (1.0 + error**2)  # inverse variances: 1 and 1 / error^2
@@ -142,7 +143,8 @@ def test_the_mean_and_the_spread_are_those_of_nets_and_regression(joined_run: Pa
     store = open_store(joined_run / "data/toy.bp")
     test = store.indices_of("test")
     head = ensemble.predict(store, test, members=True)[name]
-    each, weights = np.stack([head.members[t] for t in shares]), np.array([*shares.values()])
+    each = np.stack([head.members[t] for t in shares])
+    weights = np.array([*shares.values()])
     mean = np.tensordot(weights, each, 1)
     np.testing.assert_allclose(head.mean, mean, atol=1e-6)
     spread = np.sqrt(np.tensordot(weights, np.square(each - mean), 1))

@@ -62,7 +62,8 @@ def test_a_batch_changes_nothing(summed_run: Path, ensemble: Ensemble) -> None:
 
 
 def test_members_that_are_stacked_sum_too(summed_run: Path, ensemble: Ensemble) -> None:
-    columns, rows = open_store(summed_run / "data/toy.bp").take(np.arange(8)), np.arange(8)
+    columns = open_store(summed_run / "data/toy.bp").take(np.arange(8))
+    rows = np.arange(8)
     twins = [ensemble.members[0], ensemble.members[0]]
     for member, heads in StackedEngine(twins, ensemble.device).predict(columns, rows):
         summed = sums_of(columns, heads["charge"].numpy())

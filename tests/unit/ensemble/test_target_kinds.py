@@ -77,7 +77,8 @@ def labelled(count, seed=0):
         atoms.info["phase"] = "big one" if distances.mean() > 1.6 else "small"
         atoms.arrays["site"] = np.where(atoms.numbers == 1, np.nan, atoms.numbers % 3)
         if not atoms.pbc.any():
-            arms, charges = atoms.positions - atoms.positions.mean(axis=0), atoms.numbers - 6.5
+            arms = atoms.positions - atoms.positions.mean(axis=0)
+            charges = atoms.numbers - 6.5
             atoms.info["mu"] = (charges - charges.mean()) @ arms
             atoms.info["alpha"] = len(atoms) * np.eye(3) + arms.T @ arms
         atoms.arrays["local"] = np.outer(atoms.numbers / 8.0, [1.0, 2.0, 0.0, -1.0])
@@ -118,14 +119,16 @@ def write_trial(run, store, trial, number):
         "model": {"conv": TRIALS[trial], "features": 16, "layers": 1, "cutoff": 4.0},
         "training": {"epochs": 2},
     }  # fmt: skip
-    config, folder = TrialConfig.model_validate(plain), run / "trials" / trial
+    config = TrialConfig.model_validate(plain)
+    folder = run / "trials" / trial
     (folder / "attempts/001").mkdir(parents=True)
     (folder / "checkpoints").mkdir()
     (folder / "trial.toml").write_text(dump_config(config))
     torch.manual_seed(number)
     model = MultiHeadGNN(config.model, config.heads, store.stats["targets"])
     checkpoint.write_checkpoint(folder / "checkpoints/best.safetensors", model.state_dict(), {})
-    member, arrays = Member(trial, 1.0, model.eval(), 4.0, torch.float32), {}
+    member = Member(trial, 1.0, model.eval(), 4.0, torch.float32)
+    arrays = {}
     for split in ("val", "sel", "cal"):
         indices = store.indices_of(split)
         arrays[f"{split}/index"] = indices
@@ -164,7 +167,8 @@ def test_each_head_is_held_against_local_descriptors(run, ensemble):
     assert ensemble.local is not None
     assert set(ensemble.local.heads) == set(HEADS)
     for name, entry in ensemble.manifest.heads.items():
-        node, own = entry.level == "node", entry.baseline
+        node = entry.level == "node"
+        own = entry.baseline
         start = None if own is None else CompositionModel.from_entry(own, is_node=node)
         mask, truth = test.masks[name], test.targets[name]
         local = ensemble.local.predict(name, test, start)[mask]
@@ -194,10 +198,12 @@ def test_the_regression_is_a_member_of_heads_of_all_kinds(run, ensemble):
     store = open_store(run / "data/kinds.bp")
     test = store.take(store.indices_of("test"))
     (alone,) = ensemble.local_members
-    prediction, regression = ensemble.predict(test, members=True), alone.predict(test)
+    prediction = ensemble.predict(test, members=True)
+    regression = alone.predict(test)
     for name in HEADS:
         head = prediction[name]
-        shares, classes = ensemble.manifest.shares(name), ensemble.manifest.heads[name].classes
+        shares = ensemble.manifest.shares(name)
+        classes = ensemble.manifest.heads[name].classes
         assert shares[LOCAL_MEMBER] == table["local_descriptors"][name]["weight"] > 0.1, name
         known = np.isfinite(head.mean[:, 0])  # no element without a label is predicted
         own = head.members[LOCAL_MEMBER]
@@ -222,7 +228,8 @@ def test_vectors_and_tensors_turn_with_the_structure(ensemble):
     for atoms in turned:
         atoms.positions[:] = atoms.positions @ turn.T
         atoms.set_cell(np.asarray(atoms.cell) @ turn.T)
-    before, after = ensemble.predict(structures), ensemble.predict(turned)
+    before = ensemble.predict(structures)
+    after = ensemble.predict(turned)
     assert min(ensemble.manifest.shares(name)[LOCAL_MEMBER] for name in ("mu", "alpha")) > 0.1
     np.testing.assert_allclose(after["mu"].mean, before["mu"].mean @ turn.T, atol=1e-5)
     tensors = before["alpha"].mean.reshape(-1, 3, 3)
@@ -326,7 +333,8 @@ def test_the_best_trial_has_a_temperature_of_its_own_fitted_on_cal(run, ensemble
 def of_labelled(ensemble, store, split, trial, name):
     """Return what one member predicts for the labelled rows of a split, their labels and groups."""
     rows = store.indices_of(split)
-    columns, predicted = store.take(rows), ensemble.predict(store, rows, members=True)[name]
+    columns = store.take(rows)
+    predicted = ensemble.predict(store, rows, members=True)[name]
     group = store.group[rows]
     if columns.levels[name] == "node":
         group = np.repeat(group, columns.num_nodes())

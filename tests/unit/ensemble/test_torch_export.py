@@ -55,7 +55,9 @@ STRUCTURES = {
 
 def inputs(structures: list[Atoms], cutoff: float) -> tuple[Tensor, ...]:
     """Make the inputs as the page says, by ASE."""
-    edges, shifts, first = [], [], 0
+    edges = []
+    shifts = []
+    first = 0
     for atoms in structures:
         i, j, shift = neighbor_list("ijS", atoms, cutoff)
         edges.append(np.stack((i, j)) + first)
@@ -127,7 +129,8 @@ def test_one_edge_list_and_a_ghost_serve_all_members(factored_zip, target, name)
 
 def test_the_mean_of_a_program_ends_at_the_bounds(factored_zip):
     ensemble = some_of(factored_zip, "t0001", "t0002")
-    name, head = next(iter(STRUCTURES)), ensemble.manifest.heads["charge"]
+    name = next(iter(STRUCTURES))
+    head = ensemble.manifest.heads["charge"]
     free = EnsembleProgram(ensemble.members, "charge", head)
     given = inputs(STRUCTURES[name], ensemble.cutoff)
     middle = float(free(*given)["mean"].median())
@@ -178,9 +181,11 @@ def alone(path: Path, cutoff: float, tmp_path: Path) -> dict[str, dict[str, Tens
 )
 def test_a_program_needs_nothing_of_ours(factored_zip, tmp_path, aot):
     if aot:
-        target, ensemble = "charge", member_with(Ensemble.load(factored_zip), "gin", layers=1)
+        target = "charge"
+        ensemble = member_with(Ensemble.load(factored_zip), "gin", layers=1)
     else:
-        target, ensemble = "energy", some_of(factored_zip, "t0001", "t0003", precision="fp64")
+        target = "energy"
+        ensemble = some_of(factored_zip, "t0001", "t0003", precision="fp64")
     page = export_program(ensemble, target, tmp_path / "program.pt2", aot=aot)
     assert page == json.loads((tmp_path / "program.json").read_text())
     content = (tmp_path / "program.pt2").read_bytes()

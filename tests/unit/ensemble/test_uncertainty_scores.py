@@ -68,7 +68,8 @@ def test_miscalibration_area_by_hand():
 
     The curve is 0.5 throughout: two triangles of height and width 0.5, 0.125 each.
     """
-    error, sigma = np.array([0.0, 0.0, 1e9, 1e9]), np.ones(4)
+    error = np.array([0.0, 0.0, 1e9, 1e9])
+    sigma = np.ones(4)
     assert uncertainty_scores.miscalibration_area(error, sigma) == pytest.approx(0.25)
     # One value at the median of |z|: 0 up to 0.5, then 1: again two triangles of 0.125.
     one = np.array([norm.ppf(0.75)])
@@ -88,7 +89,8 @@ def test_lines_cross_the_diagonal_by_hand():
 
 def test_gaussian_coverage_by_hand():
     """|z| of 0.5, 1, 2: the 50 % interval ends at 0.674, the 90 % one at 1.645."""
-    error, levels = np.array([0.5, -1.0, 2.0]), np.array([0.5, 0.9, 0.99])
+    error = np.array([0.5, -1.0, 2.0])
+    levels = np.array([0.5, 0.9, 0.99])
     actual = uncertainty_scores.gaussian_coverage(error, np.ones(3), levels)
     assert actual == pytest.approx([1 / 3, 2 / 3, 1.0])
     end = np.array([norm.ppf(0.75)])  # belongs to the interval
@@ -155,7 +157,8 @@ def predicted(errors: list[float], spread: float = 0.5, width: int = 1) -> HeadO
     rows = len(errors) // width
     truth = np.array(errors).reshape(rows, width)
     column = np.full((rows, 1), spread)
-    stratum, factor = np.full(rows, "all"), np.ones((rows, 1))
+    stratum = np.full(rows, "all")
+    factor = np.ones((rows, 1))
     return HeadOnLabels(truth, 0 * truth, column, 0 * column, stratum, factor)
 
 
@@ -191,9 +194,11 @@ def test_the_norm_of_the_error_is_that_of_the_whole(shape):
         errors = predicted([3.0, 0.0, -4.0, 2.0, -3.0, 6.0], width=3)
         norm, component = 6.0, 3.0
     else:
-        first, second = [2.0, 3.0, 6.0, -2.0, -3.0, -6.0, 1.0, 0.0, 0.0], [0.0] * 8 + [-2.0]
+        first = [2.0, 3.0, 6.0, -2.0, -3.0, -6.0, 1.0, 0.0, 0.0]
+        second = [0.0] * 8 + [-2.0]
         errors = predicted(first + second, width=9)
-        norm, component = (np.sqrt(99) + 2) / 2, 25 / 18
+        norm = (np.sqrt(99) + 2) / 2
+        component = 25 / 18
     assert norm_errors(errors, shape) == {"norm_error": pytest.approx(norm)}
     assert compute_figures(errors, KNOWN, 0.0)["mae"] == pytest.approx(component)
     assert norm_errors(errors, "spectrum") == {}

@@ -278,7 +278,8 @@ def test_more_training_more_search_and_more_members(changes, rule):
 
 
 def test_groups_are_the_units_of_a_comparison():
-    errors, other = np.array([1.0, 1.0, 2.0]), np.array([2.0, 3.0, 2.0])
+    errors = np.array([1.0, 1.0, 2.0])
+    other = np.array([2.0, 3.0, 2.0])
     # Differences by group: -3 and 0; mean -1.5, standard deviation 3 / sqrt(2) = 2.1213, and the
     # sum of two groups has sqrt(2) times that, 3: z = -1.
     actual = compare(errors, other, np.array([7, 7, 9]))
@@ -287,7 +288,9 @@ def test_groups_are_the_units_of_a_comparison():
 
 
 def test_a_learning_curve_counts_groups_too():
-    quarter, half, full = np.array([4.0, 4.0, 4.0]), np.array([2.0, 3.0, 2.0]), np.ones(3)
+    quarter = np.array([4.0, 4.0, 4.0])
+    half = np.array([2.0, 3.0, 2.0])
+    full = np.ones(3)
     fits = [(10, quarter), (20, half), (41, full)]
     result = make_data_curve(fits, np.array([7, 7, 9]), epochs=3, full=9)
     # Differences by group: -3 and -1; standard deviation sqrt(2), the sum of two has 2: z = -2.
@@ -303,7 +306,8 @@ def test_an_error_without_a_unit_is_a_number():
 
 def test_noise_is_called_noise_and_nothing_else_is_concluded():
     random = np.random.default_rng(0)
-    truth, mean = random.normal(size=(120, 1)), 0.1 * random.normal(size=(120, 1))
+    truth = random.normal(size=(120, 1))
+    mean = 0.1 * random.normal(size=(120, 1))
     sigma = np.ones((120, 1)) + 0.01 * random.random((120, 1))
     known = Calibration(a=1.0, b=0.0, quantiles={"0.9": 1.645}, spread99=1.0, rows=99, groups=99)
     predicted = HeadOnLabels(
@@ -324,14 +328,18 @@ def test_noise_is_called_noise_and_nothing_else_is_concluded():
 
 
 def test_kinds_of_few_groups_have_no_coverage():
-    group, inside = np.arange(20) // 2, np.r_[np.ones(10), np.zeros(10)]
-    every, half = np.ones(20, bool), np.arange(20) < 10
+    group = np.arange(20) // 2
+    inside = np.r_[np.ones(10), np.zeros(10)]
+    every = np.ones(20, bool)
+    half = np.arange(20) < 10
     (actual,) = cover_kinds(inside, group, {"all": every, "half": half})
     assert actual == ("all", 0.5, 10)
 
 
 def test_a_structure_belongs_to_all_its_elements_and_an_atom_to_its_own():
-    numbers, sizes = np.array([1, 1, 8, 6, 1, 1, 1, 1]), np.array([3, 5])  # H2O, CH4
+    # H2O, CH4
+    numbers = np.array([1, 1, 8, 6, 1, 1, 1, 1])
+    sizes = np.array([3, 5])
     graphs = find_kinds(numbers, sizes, np.array([1, 0]))
     assert {k: m.tolist() for k, m in graphs.items() if len(k) < 3} == {
         "H": [True, True],
@@ -376,9 +384,11 @@ def test_a_label_or_error_far_from_all_others_is_named_with_its_structure(is_err
 
 def class_head(truth: np.ndarray, classes: tuple[str, ...]) -> HeadEvidence:
     """Evidence of a head of classes that is sure and right."""
-    rows, known = len(truth), np.eye(len(classes))[truth]
+    rows = len(truth)
+    known = np.eye(len(classes))[truth]
     mean = 0.9 * known + 0.1 / len(classes)
-    zeros, ones = np.zeros((rows, 1)), np.ones((rows, 1))
+    zeros = np.zeros((rows, 1))
+    ones = np.ones((rows, 1))
     predicted = HeadOnLabels(known, mean, zeros, zeros, np.full(rows, "all"), ones)
     calibration = Calibration(
         a=1.0, b=0.0, quantiles={"0.9": 0.9}, spread99=1.0, rows=rows, groups=rows, temperature=1.0
@@ -412,11 +422,13 @@ def test_a_trial_that_is_only_too_sure_is_no_worse_than_the_tempered_ensemble():
 
     It saw the first half of the structures, and repeats their classes.
     """
-    random, rows = np.random.default_rng(0), 4000
+    random = np.random.default_rng(0)
+    rows = 4000
     known = random.dirichlet([1.0, 1.0, 1.0], rows)
     truth = np.eye(3)[[random.choice(3, p=row) for row in known]]
     sure = known**4 / (known**4).sum(axis=1, keepdims=True)
-    cal, place = sure.copy(), np.arange(rows)
+    cal = sure.copy()
+    place = np.arange(rows)
     cal[: rows // 2] = 0.99 * truth[: rows // 2] + 0.01 / 3
     context = SimpleNamespace(
         targets={"phase": {}, "gap": {}},

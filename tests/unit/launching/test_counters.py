@@ -207,7 +207,8 @@ def sample(before, now, seconds=30.0):
 
 
 def test_a_counter_wraps_once_and_never_twice():
-    before, now = Count(262_000.0, "cpu", wraps=262_143.0), Count(857.0, "cpu", wraps=262_143.0)
+    before = Count(262_000.0, "cpu", wraps=262_143.0)
+    now = Count(857.0, "cpu", wraps=262_143.0)
     assert joules_between(before, now, 30.0) == pytest.approx(1000.0)
     # In 263 s at 1000 W it may have come round and further, with whatever it shows now.
     assert joules_between(before, now, 263.0) is None

@@ -85,7 +85,8 @@ def test_hosts_of_a_pbs_job_are_reached_by_mpiexec(tmp_path):
 )
 def test_what_a_scheduler_means_is_reported(tmp_path, kind, present, machine, state, message):
     """Hosts that the profile does not describe are not asked for what it names."""
-    hosts, profile = JobHosts(kind, ("a",), "17"), find_profile(machine)
+    hosts = JobHosts(kind, ("a",), "17")
+    profile = find_profile(machine)
     finding = scheduler_finding(hosts, present, profile)
     assert finding.state == state
     assert message in finding.found
@@ -99,7 +100,8 @@ def test_what_a_scheduler_means_is_reported(tmp_path, kind, present, machine, st
 
 def test_the_plugin_has_the_names_that_nccl_tries():
     """docs.nvidia.com/deeplearning/nccl, NCCL_NET_PLUGIN."""
-    frontier, laptop = find_profile("frontier"), find_profile()
+    frontier = find_profile("frontier")
+    laptop = find_profile()
     assert plugin_names(laptop, {}) == ()
     assert plugin_names(laptop, {"NCCL_NET_PLUGIN": "foo"})[:2] == ("foo", "libnccl-net-foo.so")
     assert (
@@ -131,7 +133,8 @@ def printing(*lines):
 def test_long_answers_come_in_short_lines_and_are_put_together():
     text = answer("n1", errors={"devices": "x" * 5000})
     other = answer("n2", errors={"devices": "y" * 3000})
-    lines, others = split_answer(text), split_answer(other)
+    lines = split_answer(text)
+    others = split_answer(other)
     assert max(map(len, lines)) <= WIDTH + 60
     mixed = [line for pair in zip(lines, others, strict=False) for line in pair]
     mixed += lines[len(others) :]

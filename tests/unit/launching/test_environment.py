@@ -211,7 +211,8 @@ PYTHON = ("base/bin/python", b'#!/bin/sh\necho "$@" "$PYTHONPATH" "$PYTHONNOUSER
 
 def regular(name: str, content: bytes = b"", mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
     member = tarfile.TarInfo(name)
-    member.size, member.mode = len(content), mode
+    member.size = len(content)
+    member.mode = mode
     return member, content
 
 
@@ -300,7 +301,8 @@ def test_a_manifest_is_not_believed(tmp_path, changes, message):
 def endless_headers() -> bytes:
     """Each long name may be followed by another: tarfile reads them by recursion."""
     header = tarfile.TarInfo("././@LongLink")
-    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 2
+    header.type = tarfile.GNUTYPE_LONGNAME
+    header.size = 2
     return gzip.compress((header.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")) * 3000)
 
 

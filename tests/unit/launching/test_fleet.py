@@ -107,8 +107,12 @@ class StubAgent:
     """Speaks as an agent does."""
 
     def __init__(self, stage, host, life="1", jobs=(), version=hydragnn_hpo.__version__):
-        self.stage, self.host, self.life, self.read = stage, host, life, []
-        self.version, self.beats = version, True
+        self.stage = stage
+        self.host = host
+        self.life = life
+        self.read = []
+        self.version = version
+        self.beats = True
         stage.agents[host] = self
         self.link = None
         self.connect(jobs)
@@ -164,7 +168,10 @@ class StubAgent:
 
 class Stage:
     def __init__(self, folder, clock):
-        self.folder, self.events, self.agents, self.clock = folder, [], {}, clock
+        self.folder = folder
+        self.events = []
+        self.agents = {}
+        self.clock = clock
         self.transport = StubTransport()
         self.fleet = None
 

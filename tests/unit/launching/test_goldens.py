@@ -35,7 +35,9 @@ def test_no_two_trials_share_a_port_a_device_or_a_core(data):
         slot.name: slot for host in ADDRESSES for slot in golden_places.slots_of(profile, host)
     }
     pool = SlotPool.of(slots, slot_order=profile.slot_order)
-    table, running, number = JobTable(), {}, 0
+    table = JobTable()
+    running = {}
+    number = 0
     for width in data.draw(st.lists(st.integers(-3, 24), max_size=30)):
         if width <= 0 and running:  # one ends, and leaves room
             ended = data.draw(st.sampled_from(sorted(running)))
@@ -64,7 +66,8 @@ def started(name: str, slots: list[Slot], table: JobTable, profile):
 
 def alone(running) -> None:
     """Look at all that runs, rank by rank and host by host."""
-    ports, taken = set(), set()
+    ports = set()
+    taken = set()
     for work, places in running:
         meeting = {(env["MASTER_ADDR"], env["MASTER_PORT"]) for _, _, env, _ in places}
         assert len(meeting) == 1

@@ -58,7 +58,8 @@ def test_ports_are_in_range_and_differ_also_between_controllers(clock):
 def test_a_port_rests_before_it_is_used_again(clock, monkeypatch):
     monkeypatch.setattr(host_network, "COUNT", 2)
     pool = PortPool(0, clock)
-    first, second = pool.take(), pool.take()
+    first = pool.take()
+    second = pool.take()
     pool.give_back(first)
 
     clock.now[0] += 59.0

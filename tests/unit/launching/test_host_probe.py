@@ -92,7 +92,8 @@ def test_scratch_is_measured_and_left_clean(tmp_path, monkeypatch):
 
 def test_one_of_two_hosts_makes_each_file(tmp_path):
     request = order(folder=str(tmp_path), sample=(host_id(),))
-    first, second = probe_shared_folder(request), probe_shared_folder(request)
+    first = probe_shared_folder(request)
+    second = probe_shared_folder(request)
     assert first.won == tuple(range(storage.RACES))
     assert second.won == ()
     assert first.rename is True
@@ -108,7 +109,8 @@ def test_a_file_server_whose_clock_is_late_is_noticed(tmp_path, monkeypatch):
 
 
 def test_a_host_that_stood_still_while_it_wrote_is_not_ahead_for_that(tmp_path, monkeypatch):
-    requests, began = order(folder=str(tmp_path), sample=(host_id(),)), storage.time.time()
+    requests = order(folder=str(tmp_path), sample=(host_id(),))
+    began = storage.time.time()
     moments = iter((began + 1.0, began + 201.0))
     monkeypatch.setattr(storage.time, "time", lambda: next(moments))
     assert 0.0 <= probe_shared_folder(requests).ahead_seconds < 2.0

@@ -12,7 +12,8 @@ from hydragnn_hpo.launching.protocol import JobEnded, RankStart, Rendezvous, Sta
 
 @pytest.fixture
 def job(tmp_path):
-    watch, meet = tmp_path / "metrics.jsonl", Rendezvous("10.0.0.1", 20001, "hsn0")
+    watch = tmp_path / "metrics.jsonl"
+    meet = Rendezvous("10.0.0.1", 20001, "hsn0")
     ranks = tuple(RankStart(rank, rank, (), {}, (), {}) for rank in range(2))
     files = (str(tmp_path / "log"), str(watch))
     return JobProcess(StartJob("j", "m:f", {"large": "x"}, *files, ("a:0", "a:1"), meet, ranks))
@@ -106,7 +107,8 @@ def test_ranks_whose_end_was_not_seen_get_one_code(job):
 def test_a_job_is_described_by_what_a_successor_must_know(job, tmp_path):
     (tmp_path / "metrics.jsonl").write_text("{}\n{}\n")
     job.begin()
-    job.pids, job.announced = {0: 11, 1: 12}, True
+    job.pids = {0: 11, 1: 12}
+    job.announced = True
 
     assert job.tail.offset == 6, "what was written before is skipped"
     known = job.describe()

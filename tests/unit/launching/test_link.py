@@ -144,7 +144,8 @@ def test_a_replayed_conversation_is_not_read(tmp_path, controller):
     agent.send(Heartbeat(1.0))
     inner, _ = proxy.accept()
     outer = socket.create_connection(("127.0.0.1", controller.port))
-    recorded, received = bytearray(), []
+    recorded = bytearray()
+    received = []
     for end in (inner, outer):
         end.setblocking(False)
 
@@ -205,7 +206,8 @@ FRAMES = {
 def test_nonsense_from_an_agent_with_the_keys_ends_its_conversation_alone(
     tmp_path, controller, connect, frames
 ):
-    keys, context = read_keys(tmp_path), zmq.Context()
+    keys = read_keys(tmp_path)
+    context = zmq.Context()
     peer = context.socket(zmq.DEALER)
     peer.curve_serverkey = keys.server_public.encode()
     peer.curve_publickey = keys.agent_public.encode()

@@ -63,7 +63,8 @@ def test_three_layers_equal_the_equations(paired, lines):
     options = AlignnOptions(angle_cutoff=REACH, angle_basis=3, line_graph_layers=lines)
     places = [Dimensions(4, 3, CUTOFF, layer=n, state_is_read=n < 2) for n in range(3)]
     layers = [AlignnConv(place, options) for place in places]
-    edges, scalars = four_atoms(paired, CUTOFF), torch.randn(4, 4)
+    edges = four_atoms(paired, CUTOFF)
+    scalars = torch.randn(4, 4)
     with torch.no_grad():
         expected, _ = by_hand(layers, scalars, edges)
         state = None

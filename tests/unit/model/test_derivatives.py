@@ -16,7 +16,8 @@ def energy_of(net, make, numbers, positions, cell):
 
 @pytest.mark.parametrize("conv", ["schnet", "painn"])
 def test_forces_are_minus_the_slope(make, conv):
-    net, (numbers, positions, cell) = make.net(HEADS, conv=conv), make.atoms(1)
+    net = make.net(HEADS, conv=conv)
+    (numbers, positions, cell) = make.atoms(1)
     result = net(make.batch(make.graph(numbers, positions, cell)))["forces"].numpy()
     for node, axis in ((0, 0), (2, 1), (4, 2)):
         ends = []
@@ -29,7 +30,8 @@ def test_forces_are_minus_the_slope(make, conv):
 
 
 def test_stress_is_the_slope_by_strain_over_the_volume(make):
-    net, (numbers, positions, cell) = make.net(HEADS), make.atoms(2)
+    net = make.net(HEADS)
+    (numbers, positions, cell) = make.atoms(2)
     actual = net(make.batch(make.graph(numbers, positions, cell)))["stress"].numpy().reshape(3, 3)
     volume = abs(np.linalg.det(cell))
     for row, column in ((0, 0), (1, 1), (0, 2)):
@@ -46,7 +48,8 @@ def test_stress_is_the_slope_by_strain_over_the_volume(make):
 
 def test_molecules_have_no_stress(make):
     net = make.net(HEADS)
-    solid, molecule = make.graph(*make.atoms(3)), make.graph(*make.atoms(4, periodic=False))
+    solid = make.graph(*make.atoms(3))
+    molecule = make.graph(*make.atoms(4, periodic=False))
     result = net(make.batch(solid, molecule))
     assert result["stress"][1].tolist() == [0.0] * 9
     assert result["stress"][0].abs().max() > 1e-6
@@ -54,7 +57,8 @@ def test_molecules_have_no_stress(make):
 
 
 def test_answers_keep_no_graph_where_no_gradient_is_wanted(make):
-    net, batch = make.net(HEADS), make.batch(make.graph(*make.atoms(5)))
+    net = make.net(HEADS)
+    batch = make.batch(make.graph(*make.atoms(5)))
     with torch.no_grad():
         result = net(batch)
     assert not any(values.requires_grad for values in result.values())
@@ -62,7 +66,8 @@ def test_answers_keep_no_graph_where_no_gradient_is_wanted(make):
 
 
 def test_a_loss_of_forces_and_stress_has_the_right_slope_by_a_weight(make):
-    net, batch = make.net(HEADS, conv="painn").train(), make.batch(make.graph(*make.atoms(6)))
+    net = make.net(HEADS, conv="painn").train()
+    batch = make.batch(make.graph(*make.atoms(6)))
     weight = net.trunk.convs[0].filters.maps[1].weight
 
     def loss():

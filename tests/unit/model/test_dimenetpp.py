@@ -49,7 +49,8 @@ def by_hand(conv, scalars, messages, edges):
     filtered_messages = [F.silu(conv.down(each)) for each in filtered_messages]
     short = edges.lengths < REACH
     fall = envelope(edges.lengths, REACH)
-    new, gathered = [], torch.zeros_like(scalars)
+    new = []
+    gathered = torch.zeros_like(scalars)
     for e, (j, i) in enumerate(ends):
         turned = torch.zeros(5)
         for g, (k, middle) in enumerate(ends):
@@ -72,7 +73,8 @@ def by_hand(conv, scalars, messages, edges):
 def test_two_layers_equal_the_equations(paired):
     torch.manual_seed(0)
     layers = [DimeNetPPConv(Dimensions(4, 3, CUTOFF, layer=n), OPTIONS) for n in (0, 1)]
-    edges, scalars = four_atoms(paired, CUTOFF), torch.randn(4, 4)
+    edges = four_atoms(paired, CUTOFF)
+    scalars = torch.randn(4, 4)
     with torch.no_grad():
         state, messages = None, None
         for conv in layers:

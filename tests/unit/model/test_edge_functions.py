@@ -105,7 +105,8 @@ def first_columns(values, count=2):
 @pytest.fixture
 def loops(monkeypatch):
     """Names of the loops that run."""
-    names, run_loop = [], numba_passes.run_loop
+    names = []
+    run_loop = numba_passes.run_loop
 
     def noted(name, *inputs):
         names.append(name)
@@ -165,9 +166,11 @@ def test_loops_pass_gradgradcheck(case):
 
 @pytest.mark.parametrize("case", EDGE_CASES)
 def test_third_derivatives_are_those_of_torch(case):
-    layout, thirds = random_links(4, True, nodes=6), []
+    layout = random_links(4, True, nodes=6)
+    thirds = []
     for kernels in ("eager", "numba"):
-        inputs, links = draw_edges(case, layout), replace(layout[0], kernels=kernels)
+        inputs = draw_edges(case, layout)
+        links = replace(layout[0], kernels=kernels)
         order = first_columns(EDGE_CASES[case][0](*inputs, links), WIDTH).sin().sum()
         for _ in range(2):
             slopes = torch.autograd.grad(order, inputs, create_graph=True)
@@ -188,7 +191,8 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another(case, kernels, nodes
         pytest.skip("Triton is not installed, or compiles its loops where there is a GPU.")
     links, rows = random_links(6, True, nodes)
     ends = [torch.cat((end[:rows], end[:rows] + nodes)) for end in (links.sender, links.receiver)]
-    sender, receiver = torch.cat(ends), torch.cat(ends[::-1])
+    sender = torch.cat(ends)
+    receiver = torch.cat(ends[::-1])
     both = scatter.build_links(sender, receiver, 2 * nodes)
     inputs = draw_edges(case, (links, rows), torch.float32)
     doubled = [
@@ -236,7 +240,8 @@ def test_without_edges_sums_are_zero_and_all_inputs_get_gradients(case):
 
 def test_an_input_may_depend_on_another():
     """Features of a later layer depend on the weights, which all layers share."""
-    layout, slopes = random_links(7, True), []
+    layout = random_links(7, True)
+    slopes = []
     received, *others, weights = draw_edges("softplus", layout)
     for kernels in ("eager", "numba"):
         links = replace(layout[0], kernels=kernels)

@@ -27,7 +27,9 @@ def ends(made):
 
 def slow_layer(conv, scalars, state, edges):
     """Write the layer out edge by edge: what arrives at each node, then the update."""
-    query, key, sent = conv.query(scalars), conv.key(scalars), conv.send(scalars) * conv.scale
+    query = conv.query(scalars)
+    key = conv.key(scalars)
+    sent = conv.send(scalars) * conv.scale
     messages = torch.zeros_like(scalars)
     vectors = scalars.new_zeros(NODES, 3, FEATURES) if state is None else state.clone()
     for edge, (j, i) in ends(edges.links):
@@ -49,7 +51,8 @@ def slow_layer(conv, scalars, state, edges):
 def test_a_layer_equals_a_loop_over_edges(layer, paired):
     torch.manual_seed(2)
     conv = ETConv(Dimensions(FEATURES, 3, degree=4.0, layer=layer), ETOptions(heads=HEADS))
-    edges, scalars = directed_edges(paired, 3), torch.randn(NODES, FEATURES).double()
+    edges = directed_edges(paired, 3)
+    scalars = torch.randn(NODES, FEATURES).double()
     state = torch.randn(NODES, 3, FEATURES).double() if layer else None
     results = conv.double()(scalars, state, edges)
     for mine, slow in zip(results, slow_layer(conv, scalars, state, edges), strict=True):

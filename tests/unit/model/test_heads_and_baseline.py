@@ -109,7 +109,8 @@ def of(scalars, vectors=None, known=None):
 
 
 def test_graph_head_pools():
-    batch, scalars = batch_of([1, 1], [8]), torch.randn(3, 4)
+    batch = batch_of([1, 1], [8])
+    scalars = torch.randn(3, 4)
     for pool, gather in (("mean", pool_mean), ("sum", pool_sum)):
         head, predict = graph_head(4, pool=pool)
         torch.testing.assert_close(predict(scalars, batch), head.mlp(gather(scalars, batch)))
@@ -197,7 +198,8 @@ def slopes(net, batch):
 
 
 def test_gradients_pass_through_a_sum_and_add_up_over_ranks():
-    net, free = constrained_net(1.0), constrained_net(None)
+    net = constrained_net(1.0)
+    free = constrained_net(None)
     graphs = ([1, 8, 1], [6], [7, 7], [26, 8])
     whole = slopes(net, double_batch(*graphs))
     shares = [slopes(net, double_batch(*graphs[:1])), slopes(net, double_batch(*graphs[1:]))]

@@ -41,7 +41,8 @@ from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
 @pytest.fixture
 def loops(monkeypatch):
     """Names of the loops that run."""
-    names, run_loop = [], numba_passes.run_loop
+    names = []
+    run_loop = numba_passes.run_loop
 
     def noted(name, *inputs):
         names.append(name)
@@ -109,7 +110,8 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another():
     values, filters = inputs_of("filtered", links, rows, torch.float32)
     alone = passes.filtered_sum(values, filters, replace(links, kernels="numba"))
     ends = [torch.cat((end[:rows], end[:rows] + NODES)) for end in (links.sender, links.receiver)]
-    sender, receiver = torch.cat(ends), torch.cat(ends[::-1])
+    sender = torch.cat(ends)
+    receiver = torch.cat(ends[::-1])
     both = scatter.build_links(sender, receiver, 2 * NODES)
     together = passes.filtered_sum(
         torch.cat((values * 3.0, values)),
@@ -121,7 +123,8 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another():
 
 def test_views_and_expanded_gradients_are_read_as_they_are():
     links, rows = random_links(3, paired=True)
-    wide, filters = torch.randn(NODES, 2 * WIDTH), torch.randn(WIDTH, rows).t()
+    wide = torch.randn(NODES, 2 * WIDTH)
+    filters = torch.randn(WIDTH, rows).t()
     values = wide.chunk(2, dim=1)[1].requires_grad_()
     slopes = [
         torch.autograd.grad(
@@ -210,7 +213,8 @@ def test_numba_is_reported_not_to_be_used_once(caplog):
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(seed)) for seed in (1, 2)]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
-    batch, results = make.batch(*graphs), []
+    batch = make.batch(*graphs)
+    results = []
     for kernels in ("eager", "numba"):
         sizes = {"features": 16, "conv": conv, "kernels": kernels}
         net = make.net({"energy": {}, "forces": {}}, **sizes).train()

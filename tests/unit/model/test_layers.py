@@ -21,7 +21,8 @@ class CountedOperations(TorchDispatchMode):
 
 def differentiate_twice(activation, values):
     """Return values, the slope, and the slope's slope; count operations."""
-    x, weight = values.clone().requires_grad_(), torch.linspace(1.0, 2.0, len(values)).double()
+    x = values.clone().requires_grad_()
+    weight = torch.linspace(1.0, 2.0, len(values)).double()
     out = activation(x)
     with CountedOperations() as operations:
         (slope,) = torch.autograd.grad(out, x, weight, create_graph=True)

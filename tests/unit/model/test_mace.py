@@ -31,7 +31,8 @@ def of(ell, values):
 
 @pytest.mark.parametrize("ell", range(4))
 def test_harmonics_obey_the_addition_theorem(ell):
-    a, b = directions(30), directions(30, seed=1)
+    a = directions(30)
+    b = directions(30, seed=1)
     actual = (of(ell, spherical_harmonics(a, 3)) * of(ell, spherical_harmonics(b, 3))).sum(-1)
     expected = (2 * ell + 1) * eval_legendre(ell, (a * b).sum(-1).numpy())
     torch.testing.assert_close(actual, torch.from_numpy(expected), rtol=0, atol=1e-12)
@@ -47,7 +48,8 @@ def test_couplings_turn_and_are_scaled(path):
     """Matrices of rotation come from the harmonics themselves."""
     turn = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64)).Q
     points = directions(60)
-    before, after = spherical_harmonics(points, 3), spherical_harmonics(points @ turn.T, 3)
+    before = spherical_harmonics(points, 3)
+    after = spherical_harmonics(points @ turn.T, 3)
     one, two, three = (torch.linalg.lstsq(of(ell, before), of(ell, after)).solution for ell in path)
     matrix = torch.from_numpy(coupling_coefficients(*path))
     turned = torch.einsum("cab,Cc,Aa,Bb->CAB", matrix, three, one, two)
@@ -132,7 +134,8 @@ def test_a_layer_equals_a_loop_over_edges(options, layer, read, paired):
     torch.manual_seed(1)
     dimensions = Dimensions(3, 4, degree=4.0, layer=layer, state_is_read=read)
     chosen = MACEOptions(**options)
-    conv, edges = MACEConv(dimensions, chosen).double(), directed_edges(paired, 4)
+    conv = MACEConv(dimensions, chosen).double()
+    edges = directed_edges(paired, 4)
     scalars = torch.randn(5, 3, dtype=torch.float64)
     columns = start(chosen.node_max_ell + 1) - 1
     state = torch.randn(5, columns, 3, dtype=torch.float64) if layer else None

@@ -82,14 +82,16 @@ def known(make, seed, **more):
 def test_a_batch_is_only_a_speed_up(make, variant):
     net = make.net(HEADS, **variant)
     graphs = [known(make, 1, count=2), known(make, 2, periodic=False), known(make, 3, count=1)]
-    together, alone = net(make.batch(*graphs)), [net(make.batch(one)) for one in graphs]
+    together = net(make.batch(*graphs))
+    alone = [net(make.batch(one)) for one in graphs]
     assert set(together) == {*HEADS, *(f"{name}:variance" for name in HEADS)}
     for name, values in together.items():
         torch.testing.assert_close(values, torch.cat([one[name] for one in alone]))
 
 
 def test_the_order_of_nodes_does_not_matter(make, variant):
-    net, (numbers, positions, cell) = make.net(HEADS, **variant), make.atoms(4, 6)
+    net = make.net(HEADS, **variant)
+    (numbers, positions, cell) = make.atoms(4, 6)
     order = np.random.default_rng(0).permutation(6)
     before = net(make.batch(make.graph(numbers, positions, cell, spin=1.0)))
     after = net(make.batch(make.graph(numbers[order], positions[order], cell, spin=1.0)))
@@ -101,7 +103,8 @@ def test_a_supercell_gives_the_same_answer_per_atom(make, variant):
     if variant.get("encoding"):
         pytest.skip("encodings are of the graph of one cell, see model.conditioning.")
     heads = {"gap": {"pool": "mean"}, "charge": {}}
-    net, (numbers, positions, cell) = make.net(heads, **variant), make.atoms(5)
+    net = make.net(heads, **variant)
+    (numbers, positions, cell) = make.atoms(5)
     twice = np.vstack((positions, positions + cell[1]))
     large = np.vstack((cell[0], 2 * cell[1], cell[2]))
     small = net(make.batch(make.graph(numbers, positions, cell, spin=1.0)))
@@ -171,7 +174,8 @@ def test_gps_receives_atoms_beyond_the_cutoff_of_its_own_graph_only(make):
         graphs = [make.graph(np.array(n, np.int16), far, np.zeros((3, 3))) for n in numbers]
         return make.net({"charge": {}}, attention="gps")(make.batch(*graphs))["charge"]
 
-    first, changed = charges([1, 6], [1, 6]), charges([1, 8], [1, 6])
+    first = charges([1, 6], [1, 6])
+    changed = charges([1, 8], [1, 6])
     assert (first[0] - changed[0]).abs() > 1e-4, "the far atom of the same graph is heard"
     torch.testing.assert_close(first[2:], changed[2:], rtol=0, atol=0)
 

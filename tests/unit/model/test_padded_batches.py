@@ -47,7 +47,8 @@ def test_filler_has_a_node_for_each_graph_and_no_crowded_ones(graphs, nodes, pai
 
 def test_filler_lies_behind_and_touches_nothing():
     batch = some_batch()
-    nodes, pairs = len(batch.numbers), batch.num_pairs
+    nodes = len(batch.numbers)
+    pairs = batch.num_pairs
     padded = pad_batch(batch)
     filler, (sender, receiver) = padded.filler, padded.edge_index
     more = pairs + filler.pairs
@@ -94,7 +95,8 @@ def results_of(net, batch, targets):
 def test_results_are_those_without_filler(make, fp64, conv):
     heads = {"energy": {}, "charge": {}}
     heads |= {"forces": {}, "stress": {}} if CONV_SPECS[conv].forces else {}
-    net, batch = make.net(heads, conv=conv, features=16), some_batch()
+    net = make.net(heads, conv=conv, features=16)
+    batch = some_batch()
     generator = torch.Generator().manual_seed(1)
     targets = {
         name: torch.randn(values.shape, generator=generator, dtype=torch.float64)

@@ -77,7 +77,8 @@ def test_the_order_of_a_nodes_edges_does_not_depend_on_other_graphs():
             yield vectors[order[starts[node] : starts[node + 1]]].tolist()
 
     whole = [random_structure(seed, 7, periodic=True).graph() for seed in (5, 6)]
-    alone, among = batch_graphs(whole), batch_graphs([*whole, *some_graphs()])
+    alone = batch_graphs(whole)
+    among = batch_graphs([*whole, *some_graphs()])
     assert among.num_lone > alone.num_lone == 0
     for node in range(len(alone.numbers)):
         assert list(edges_of(among, node)) == list(edges_of(alone, node))
@@ -117,7 +118,8 @@ def test_a_loop_measures_edges_and_sorts_neighbours_as_torch_does(batch, basis, 
     )
     tolerance = 1e-12 if dtype is torch.float64 else 1e-5
     for name in fields:
-        own, value = getattr(result, name), getattr(wanted, name)
+        own = getattr(result, name)
+        value = getattr(wanted, name)
         torch.testing.assert_close(own, value, rtol=0, atol=tolerance, msg=name)
     for name in ("faded_neighbors", "averaged_neighbors"):
         for own, value in zip(getattr(result, name), getattr(wanted, name), strict=True):

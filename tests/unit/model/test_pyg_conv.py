@@ -39,7 +39,8 @@ def test_a_stack_of_layers_is_the_trunk(name, basis):
     stir(trunk)
     batch = structures()
     expected = trunk(batch)
-    x, state = trunk.embedding(batch.numbers), None
+    x = trunk.embedding(batch.numbers)
+    state = None
     for number, conv in enumerate(trunk.convs):
         layer = as_pyg(name, layer=number, return_state=True, basis=basis, **SETTINGS).double()
         layer.conv.load_state_dict(conv.state_dict())

@@ -263,7 +263,8 @@ WAYS = [*((name, "eager") for name in SUMS), *((name, "numba") for name in PASSE
 def test_sums_equal_a_loop_over_edges(name, kernels):
     function, loop, shapes = SUMS[name]
     for layout in (make() for make in LAYOUTS.values()):
-        inputs, links = drawn_for(layout, shapes), replace(layout[0], kernels=kernels)
+        inputs = drawn_for(layout, shapes)
+        links = replace(layout[0], kernels=kernels)
         expected = loop(*inputs, links)
         torch.testing.assert_close(function(*inputs, links), expected, rtol=0, atol=1e-14)
 
@@ -273,7 +274,8 @@ def test_two_derivatives_equal_differences(name, kernels):
     """All edges have a reverse, some have, and rows of filters are those of edges."""
     function, _, shapes = SUMS[name]
     for layout in (LAYOUTS[kind]() for kind in ("paired", "some paired", "single")):
-        inputs, links = drawn_for(layout, shapes), replace(layout[0], kernels=kernels)
+        inputs = drawn_for(layout, shapes)
+        links = replace(layout[0], kernels=kernels)
 
         def curved(*given, links=links):
             return function(*given, links).sin()
@@ -287,7 +289,8 @@ def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(name, 
     """A gradient has a quick way and a differentiable one: checks of one miss the other."""
     function, _, shapes = SUMS[name]
     for layout in (make() for make in LAYOUTS.values()):
-        inputs, links = drawn_for(layout, shapes), replace(layout[0], kernels=kernels)
+        inputs = drawn_for(layout, shapes)
+        links = replace(layout[0], kernels=kernels)
         weigh = draw(*function(*inputs, links).shape, seed=9).detach()
         quick, slow = (
             torch.autograd.grad(
@@ -301,7 +304,8 @@ def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(name, 
 def test_only_the_inputs_are_kept_for_the_backward_pass():
     """What is gathered along the edges would be E * F more numbers."""
     links, rows = paired(BONDS)
-    values, filters = draw(NODES, FEATURES), draw(rows, FEATURES)
+    values = draw(NODES, FEATURES)
+    filters = draw(rows, FEATURES)
     kept = set()
 
     def note(tensor):
@@ -344,8 +348,10 @@ def test_equal_messages_share_the_gradient_and_the_floor_takes_none():
 @pytest.mark.parametrize("learned", [False, True], ids=["weights", "weights with gradients"])
 def test_neighbours_are_summed_by_their_envelopes(layout, learned, kernels):
     """The sum is a product with the matrix that the weights fill."""
-    links, rows = replace(layout[0], kernels=kernels), layout[1]
-    values, weights = draw(NODES, FEATURES), draw(rows, 1, seed=1).detach().requires_grad_(learned)
+    links = replace(layout[0], kernels=kernels)
+    rows = layout[1]
+    values = draw(NODES, FEATURES)
+    weights = draw(rows, 1, seed=1).detach().requires_grad_(learned)
     edges = Edges(links, weights.new_zeros(0, 3), weights[:, 0], weights, weights)
     matrix = torch.zeros(NODES, NODES, dtype=values.dtype)
     matrix.index_put_((links.receiver, links.sender), edges.envelope[:, 0], accumulate=True)

@@ -23,7 +23,8 @@ from hydragnn_hpo.model.triplets import (
 
 def test_a_simple_cubic_crystal_has_thirty_triplets_per_atom():
     """Six neighbours, all images of the atom itself: six edges in, six out, six turned round."""
-    atom, axes = torch.zeros(6, dtype=torch.long), torch.eye(3, dtype=torch.float64)
+    atom = torch.zeros(6, dtype=torch.long)
+    axes = torch.eye(3, dtype=torch.float64)
     lengths = torch.full((6,), 3.0, dtype=torch.float64)
     links = build_links(atom, atom, 1)
     edges = Edges(links, torch.cat((axes, -axes)), lengths, lengths[:, None], lengths)
@@ -83,7 +84,8 @@ def test_radial_functions_equal_scipy_from_contact_to_the_cutoff(orders, count):
     finally:
         torch.set_default_dtype(before)
     lengths = torch.linspace(0.0, 5.0, 101, dtype=torch.float64)
-    roots, degree = bessel_roots(orders, count)[:, None], np.arange(orders)[:, None, None]
+    roots = bessel_roots(orders, count)[:, None]
+    degree = np.arange(orders)[:, None, None]
     scale = math.sqrt(2.0) / np.abs(spherical_jn(degree + 1, roots))
     expected = scale * spherical_jn(degree, roots * lengths.numpy()[:, None] / 5.0)
     largest = np.abs(expected).max()

@@ -43,7 +43,8 @@ needs_interpreter = pytest.mark.skipif(
 @pytest.fixture
 def loops(monkeypatch):
     """Names and constants of the loops that run, in small tiles: nodes have several."""
-    launches, run_loop = [], triton_passes.run_loop
+    launches = []
+    run_loop = triton_passes.run_loop
 
     def noted(name, arrays, numbers, rows, **constants):
         launches.append((name, constants))
@@ -118,7 +119,8 @@ def test_edge_functions_take_several_types_and_give_each_its_own(case, loops):
         )
     ]
     exact = [each.detach().double().requires_grad_() for each in inputs]
-    results, draws = [], torch.Generator()
+    results = []
+    draws = torch.Generator()
     for given, kernels in ((inputs, "triton"), (exact, "eager")):
         value = EDGE_CASES[case][0](*given, replace(links, kernels=kernels))
         value = torch.cat(value) if isinstance(value, tuple) else value
@@ -149,10 +151,13 @@ def test_bf16_is_summed_in_fp32_and_rounded_once(name, loops):
     """To one unit in the last of 8 bits: the interpreter cuts off where a GPU rounds."""
     links, rows = random_links(1, "some", nodes=4)
     if name in SUMS:
-        function, drawn = SUMS[name], inputs_of(name, links, rows)
+        function = SUMS[name]
+        drawn = inputs_of(name, links, rows)
     else:
-        function, drawn = EDGE_CASES[name][0], draw_edges(name, (links, rows))
-    low, results = [each.detach().bfloat16() for each in drawn], []
+        function = EDGE_CASES[name][0]
+        drawn = draw_edges(name, (links, rows))
+    low = [each.detach().bfloat16() for each in drawn]
+    results = []
     for kernels, dtype in (("triton", torch.bfloat16), ("eager", torch.float64)):
         inputs = [each.to(dtype).requires_grad_() for each in low]
         value = function(*inputs, replace(links, kernels=kernels))
@@ -168,7 +173,8 @@ def test_bf16_is_summed_in_fp32_and_rounded_once(name, loops):
 @needs_interpreter
 @pytest.mark.parametrize("conv", ["schnet", "painn"])
 def test_a_net_under_autocast_is_as_exact_as_bf16(conv, make, loops):
-    graph, results = make.graph(*make.atoms(1, count=4)), []
+    graph = make.graph(*make.atoms(1, count=4))
+    results = []
     for kernels, dtype in (("eager", torch.float64), ("triton", torch.float32)):
         net = make.net({"energy": {}}, features=16, conv=conv, kernels=kernels).to(dtype)
         with torch.autocast("cpu", torch.bfloat16, enabled=kernels == "triton"):
@@ -231,7 +237,8 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another(loops):
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(1, count=4))]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
-    batch, results = make.batch(*graphs), []
+    batch = make.batch(*graphs)
+    results = []
     for kernels in ("eager", "triton"):
         sizes = {"features": 8, "layers": 1, "conv": conv, "kernels": kernels}
         net = make.net({"energy": {}, "forces": {}}, **sizes)

@@ -90,7 +90,8 @@ def test_a_store_goes_before_a_guess(card, tmp_path):
 @pytest.fixture
 def springs(tmp_path):
     """Atoms bound by springs of 8 eV/angstrom^2, with plus the gradient as forces."""
-    random, frames = np.random.default_rng(0), []
+    random = np.random.default_rng(0)
+    frames = []
     for _ in range(30):
         atoms = bulk("Cu", cubic=True)
         away = random.normal(0.0, 0.04, (4, 3))

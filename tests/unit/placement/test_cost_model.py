@@ -51,7 +51,9 @@ def errors(costs, pairs, correct=True):
 
 
 def test_an_epoch_gone_wrong_is_not_held_against_others(machine, stats, make_trial):
-    costs, trial, other = CostModel(stats, machine), make_trial(), make_trial(features=24)
+    costs = CostModel(stats, machine)
+    trial = make_trial()
+    other = make_trial(features=24)
     for _ in range(3):
         costs.observe(trial, 1, 2.0 * costs.price(trial).quote.seconds(1))
     before = costs.price(other).factor
@@ -76,7 +78,8 @@ def test_widths_are_corrected_too(machine, stats, trials):
     costs = CostModel(stats, machine)
     for trial, width in trials[:40]:
         costs.observe(trial, width, truth(costs, trial, width))
-    price, trial = costs.price(trials[-1][0]), trials[-1][0]
+    price = costs.price(trials[-1][0])
+    trial = trials[-1][0]
     slope = price.epoch_seconds(4) / price.epoch_seconds(1)
     assert slope == pytest.approx(truth(costs, trial, 4) / truth(costs, trial, 1), rel=0.1)
 
@@ -91,7 +94,8 @@ def test_what_was_saved_is_known_again(machine, stats, trials, tmp_path):
     again = CostModel(stats, machine)
     again.load(tmp_path / "cost.json")
     for trial, width in trials[12:]:
-        old, new = costs.price(trial), again.price(trial)
+        old = costs.price(trial)
+        new = again.price(trial)
         assert new.epoch_seconds(width) == pytest.approx(old.epoch_seconds(width))
         assert new.memory(width) == pytest.approx(old.memory(width))
         assert (new.sigma, new.fails) == pytest.approx((old.sigma, old.fails))
@@ -140,7 +144,8 @@ def test_out_of_memory_makes_large_trials_suspect(machine, stats, make_trial):
     trial = make_trial(micro_batches=1)
     need = estimate_bytes(epoch_workload(trial, stats), machine, 1)
     little = machine.model_copy(update={"memory_gb": 1.6 * need / 1e9})
-    costs, alike = CostModel(stats, little, max_width=1), make_trial(micro_batches=1)
+    costs = CostModel(stats, little, max_width=1)
+    alike = make_trial(micro_batches=1)
     before = costs.price(alike).fails
     for _ in range(3):
         costs.observe_end(make_trial(micro_batches=1), "out_of_memory")
@@ -205,7 +210,9 @@ def test_commands_are_priced_by_their_values(machine):
 
 
 def test_prices_are_kept_while_nothing_new_is_known(machine, stats, make_trial):
-    costs, one, other = CostModel(stats, machine), make_trial(), make_trial(features=24)
+    costs = CostModel(stats, machine)
+    one = make_trial()
+    other = make_trial(features=24)
     assert costs.price(one) is costs.price(one)
     before = costs.price(other)
     costs.observe(one, 1, 100.0)
@@ -307,7 +314,8 @@ def test_predictions_of_one_version_are_the_same():
     ridge = Ridge(PRIORS, noise=0.1)
     for key in range(100):
         ridge.put(key, {"one": 1.0}, 1.0)
-    before, prediction = ridge.version, ridge.predict({"one": 1.0})
+    before = ridge.version
+    prediction = ridge.predict({"one": 1.0})
     ridge.put(100, {"one": 1.0}, 5.0)
     assert (ridge.version, ridge.predict({"one": 1.0})) == (before, prediction), (
         "1 % is not worth a fit"

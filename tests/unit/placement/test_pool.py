@@ -147,7 +147,8 @@ def test_no_slot_is_given_twice_and_all_come_back(order, hosts, slots, wishes):
     pool = machine(hosts, slots, hosts_per_group=3, slot_order=order)
     taken: dict[int, tuple[str, ...]] = {}
     for number, (width, lanes, back) in enumerate(wishes):
-        room, free = pool.room(lanes), pool.free
+        room = pool.room(lanes)
+        free = pool.free
         got = pool.take(width, lanes)
         assert (got is not None) == (1 <= width <= room)
         if got is not None:

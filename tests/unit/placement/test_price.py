@@ -128,7 +128,9 @@ def test_tasks_have_the_seconds_of_some_epochs(machine, stats, make_trial):
 
 
 def test_a_trial_that_ran_is_priced_by_its_own_time(machine, stats, make_trial):
-    costs, trial, other = CostModel(stats, machine), make_trial(), make_trial(features=24)
+    costs = CostModel(stats, machine)
+    trial = make_trial()
+    other = make_trial(features=24)
     before = costs.price(trial)
     costs.observe(trial, 2, 7.0)
     after = costs.price(trial)
@@ -243,7 +245,8 @@ DRAWS = {
 
 
 def graphs(costs, batch):
-    spread, largest = costs.std() / costs.mean(), costs.max() / costs.mean()
+    spread = costs.std() / costs.mean()
+    largest = costs.max() / costs.mean()
     return SimpleNamespace(spread=spread, largest=largest, graphs_per_step=batch)
 
 

@@ -99,7 +99,8 @@ def slot_seconds(events):
     for epoch in {e["epoch"] for e in events}:
         mine = [e for e in events if e["epoch"] == epoch]
         begin = next(e["time"] for e in mine if e["event"] == "placed")
-        running, end = set(), begin
+        running = set()
+        end = begin
         for e in mine:
             if e["event"] == "placed":
                 running.add(e["trial"])
@@ -125,7 +126,8 @@ def headline(run):
     trials = trials_of(events)
     status = Counter(trial["status"] for trial in trials.values())
     begin = next(e["time"] for e in events if e["event"] == "placed")
-    duration, hosts = events[-1]["time"] - begin, slot_seconds(events) / slots_per_host(events)
+    duration = events[-1]["time"] - begin
+    hosts = slot_seconds(events) / slots_per_host(events)
     energy = [e for e in events if e["event"] == "energy"]
     joules = sum(e["idle"] + sum(j for j, _ in e["trials"].values()) for e in energy)
     result = {
@@ -147,8 +149,12 @@ def headline(run):
 
 def progress(run):
     events = events_of(run)
-    trials, slots = trials_of(events), slots_per_host(events)
-    scored_trials, spent, results, placed = set(), 0.0, [], {}
+    trials = trials_of(events)
+    slots = slots_per_host(events)
+    scored_trials = set()
+    spent = 0.0
+    results = []
+    placed = {}
     for e in events:
         if e["event"] == "placed":
             placed[e["trial"]] = e
@@ -172,7 +178,8 @@ def progress(run):
 
 
 def top(trials):
-    results, size = {}, size_of(max(trial["seconds"] for trial in trials))
+    results = {}
+    size = size_of(max(trial["seconds"] for trial in trials))
     for rank, trial in enumerate(trials, start=1):
         row = f"top.{trial['name']}"
         results |= {f"{row}.rank": rank, f"{row}.epochs": trial["epoch"]}

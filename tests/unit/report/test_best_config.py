@@ -50,7 +50,8 @@ def test_what_the_trial_was_run_with_counts(made: SimpleNamespace, tmp_path: Pat
         written = export(made.facts, "best", tmp_path / "second.toml", trial="t0002")
     finally:
         folder.config.unlink()
-    config, run = load_config(tmp_path / "second.toml", TrialConfig), made.run.path.resolve()
+    config = load_config(tmp_path / "second.toml", TrialConfig)
+    run = made.run.path.resolve()
     assert config.seed == 99
     assert config.data[0].store == str(run / "data" / "else.bp")
     start = run / "trials" / "t0001" / "checkpoints" / "best.safetensors"

@@ -209,7 +209,8 @@ def test_commands_are_compared_by_their_goal(run: Any) -> None:
 
 
 def test_what_is_no_comparison_is_refused(run: Any, tmp_path: Path) -> None:
-    one, empty = run("one"), run("empty", events=[{"time": 1.0, "event": "draining"}])
+    one = run("one")
+    empty = run("empty", events=[{"time": 1.0, "event": "draining"}])
     for paths, says in [
         ((one,), "one run directory is nothing to compare"),
         ((one, tmp_path / "x" / ".." / "one"), "is named twice"),

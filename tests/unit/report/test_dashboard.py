@@ -235,7 +235,8 @@ def test_facts_that_grow_are_the_facts_of_one_reading(run, lines):
     growing = FactsFollower(run)
     for number in range(1, len(lines), 37):
         run.journal.write_bytes(b"".join(lines[:number]))
-        results, slow = growing.read(), read_facts(run)
+        results = growing.read()
+        slow = read_facts(run)
         assert results.events == slow.events
         assert results.figures == slow.figures
         assert results.losses == slow.losses

@@ -258,7 +258,8 @@ def test_tensorboard_shows_the_journal(made: SimpleNamespace, tmp_path: Path) ->
     export(made.facts, "tensorboard", tmp_path / "out")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(made.raw.trials)
     for name in list(made.raw.trials)[:12]:
-        raw, board = made.raw.trials[name], tensors(tmp_path / "out" / name)
+        raw = made.raw.trials[name]
+        board = tensors(tmp_path / "out" / name)
         curve = sorted(made.raw.curves[name].values(), key=lambda e: e["reached"])
         scalars = board.Scalars("objective") if curve else []
         assert [(s.step, s.value, s.wall_time) for s in scalars] == [
@@ -332,7 +333,9 @@ def records(path: Path) -> Iterator[Any]:
     """
     from wandb.proto import wandb_internal_pb2
 
-    content, at, whole = path.read_bytes(), 7, b""
+    content = path.read_bytes()
+    at = 7
+    whole = b""
     while at + 7 <= len(content):
         left = 32768 - at % 32768
         if left < 7:

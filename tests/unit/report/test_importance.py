@@ -24,7 +24,8 @@ from hydragnn_hpo.report.page_blocks import Doubtful
 from hydragnn_hpo.report.sections import importance as section
 from hydragnn_hpo.report.surrogate import draw_uniform
 
-MAE, FAILURE = Target("mae", "objective"), Target("failure", "P(failure)", log=False)
+MAE = Target("mae", "objective")
+FAILURE = Target("failure", "P(failure)", log=False)
 
 
 X = {"low": 0.0, "high": 1.0}
@@ -177,7 +178,8 @@ def divergence(column, best):
     """
     total = 0.0
     for value in np.unique(column):
-        p, q = np.mean(column == value), np.mean(column[best] == value)
+        p = np.mean(column == value)
+        q = np.mean(column[best] == value)
         total += p * (q / p - 1.0) ** 2
     return total
 

@@ -20,8 +20,12 @@ def test_a_made_journal_is_possible(wishes, tmp_path):
     events = list(read_journal(make_campaign(tmp_path / "run", **wishes).journal))
     for key in ("time", "epoch"):
         assert [e[key] for e in events] == sorted(e[key] for e in events)
-    holder, away, resting = {}, set(), {}
-    attempts, reached, saved = defaultdict(int), defaultdict(int), defaultdict(int)
+    holder = {}
+    away = set()
+    resting = {}
+    attempts = defaultdict(int)
+    reached = defaultdict(int)
+    saved = defaultdict(int)
     for event in events:
         name = event.get("trial")
         match event["event"]:

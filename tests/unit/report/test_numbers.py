@@ -154,7 +154,8 @@ def assert_of_members(events, table, values):
     sizes = {e["trial"]: e["parameters"] for e in events if e.get("parameters")}
     sel = {one["trial"]: one["sel_mae"] for one in table["candidates"]}
     for member in table["members"]:
-        name, row = member["trial"], f"members.members.{member['trial']}"
+        name = member["trial"]
+        row = f"members.members.{member['trial']}"
         assert values[f"{row}.weight"] == pytest.approx(member["weight"])
         assert values[f"{row}.parameters"] == sizes[name]
         assert values[f"{row}.objective"] == pytest.approx(member["objective"])
@@ -163,7 +164,8 @@ def assert_of_members(events, table, values):
             assert values[f"{errors}.val_mae.{head}"] == pytest.approx(member["val_mae"][head])
             assert values[f"{errors}.sel_mae.{head}"] == pytest.approx(sel[name][head])
     for head, seen in table["diversity"].items():
-        row, error = f"members.alike.{readable_name(head)}", seen["mean_member_mse"]
+        row = f"members.alike.{readable_name(head)}"
+        error = seen["mean_member_mse"]
         pairs = itertools.permutations(range(len(seen["members"])), 2)
         mean = statistics.fmean(seen["correlation"][a][b] for a, b in pairs)
         assert values[f"{row}.mean_correlation"] == pytest.approx(mean)

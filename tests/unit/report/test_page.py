@@ -53,7 +53,8 @@ def everything(text):
 class Tags(HTMLParser):
     def __init__(self):
         super().__init__()
-        self.tags, self.attributes = [], set()
+        self.tags = []
+        self.attributes = set()
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)

@@ -32,7 +32,8 @@ def test_it_draws_a_png_of_every_head_and_the_leaderboard(run: Path) -> None:
     draw_parity(run, run / "a.png")
     data = (run / "a.png").read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    width = int.from_bytes(data[16:20], "big")
+    height = int.from_bytes(data[20:24], "big")
     assert width == height  # three heads, one of vectors, and the leaderboard
 
 

@@ -143,7 +143,8 @@ def test_positions_are_packed_to_a_thousandth_of_an_angstrom():
     assert at[1] - at[0] == pytest.approx(positions[1] - positions[0], abs=2e-3)
     assert at[3] - at[2] == pytest.approx(positions[3] - positions[2], abs=2e-3)
     assert packed["cells"][0] is None
-    origin, vectors = np.array(packed["cells"][1][:3]), np.array(packed["cells"][1][3:])
+    origin = np.array(packed["cells"][1][:3])
+    vectors = np.array(packed["cells"][1][3:])
     assert at[3] - origin == pytest.approx(positions[3], abs=2e-3)
     assert vectors.reshape(3, 3) == pytest.approx(cell[1])
     assert packed["elements"]["1"] == ["H", "#ffffff", 0.31]  # Cordero (2008)

@@ -98,7 +98,8 @@ def fitted():
 
 def test_shapley_values_are_those_of_their_definition(fitted):
     rows, _, model = fitted
-    points, background = rows[:45:15], np.random.default_rng(9).random((20, 4))
+    points = rows[:45:15]
+    background = np.random.default_rng(9).random((20, 4))
 
     def worth(point, players):
         mixed = background.copy()

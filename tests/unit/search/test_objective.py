@@ -158,7 +158,9 @@ def dominates(one, other):
 @pytest.mark.parametrize("seed", range(5))
 def test_layers_are_peeled_one_by_one_and_the_first_is_the_front(coarse, seed):
     points = points_of(60, seed, coarse)
-    left, expected, layer = set(range(60)), {}, 0
+    left = set(range(60))
+    expected = {}
+    layer = 0
     while left:
         front = {i for i in left if not any(dominates(points[j], points[i]) for j in left)}
         expected |= dict.fromkeys(front, layer)

@@ -61,7 +61,9 @@ def slowly(curves, trial, epoch):
 
 
 def test_the_median_rule_agrees_with_a_plain_loop():
-    generator, rule, curves = random.Random(2), MedianRule(grace=3), {}
+    generator = random.Random(2)
+    rule = MedianRule(grace=3)
+    curves = {}
     verdicts = []
     for _ in range(1500):
         trial = f"t{generator.randrange(30)}"
@@ -107,7 +109,8 @@ def test_an_exact_power_law_is_drawn_on(exponent):
 
 
 def test_the_fit_agrees_with_weighted_least_squares():
-    generator, curve = random.Random(8), LearningCurve()
+    generator = random.Random(8)
+    curve = LearningCurve()
     epochs = np.arange(1, 21)
     noisy = [0.3 + 1.2 * (e + 1) ** -0.7 + generator.gauss(0, 0.02) for e in epochs]
     best = np.minimum.accumulate(noisy)
@@ -139,7 +142,8 @@ def power(level, epochs, generator, noise=0.01):
 
 
 def test_the_curve_rule_ends_those_without_hope_and_no_winner():
-    generator, rule = random.Random(1), CurveRule(grace=6, rungs=(40,), keep=4)
+    generator = random.Random(1)
+    rule = CurveRule(grace=6, rungs=(40,), keep=4)
     for number in range(10):  # the fourth comes to 0.39
         feed(rule, f"done{number}", power(0.3 + 0.02 * number, 40, generator))
     ended = {}

@@ -18,7 +18,9 @@ def rested(*objectives, first=0):
     return [RungResult(f"t{i}", y) for i, y in enumerate(objectives, start=first)]
 
 
-NINE, THREE, SIX = [0.1 * i for i in range(9)], [0.3, 0.1, 0.2], [0.5, 0.1, 0.3, 0.2, 0.4, 0.6]
+NINE = [0.1 * i for i in range(9)]
+THREE = [0.3, 0.1, 0.2]
+SIX = [0.5, 0.1, 0.3, 0.2, 0.4, 0.6]
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,8 @@ class Bench:
     """A trial directory and its attempts."""
 
     def __init__(self, path: Path, store: Path) -> None:
-        self.trial, self.store = TrialDir(path), store
+        self.trial = TrialDir(path)
+        self.store = store
         path.mkdir()
 
     def configure(self, **settings):

@@ -40,7 +40,10 @@ class Summing:
     """A rank whose sums are those of ``world`` ranks, but for one that is lost on the way."""
 
     def __init__(self, rank, world, *, lost=None):
-        self.rank, self.world, self.lost, self.device = rank, world, lost, torch.device("cpu")
+        self.rank = rank
+        self.world = world
+        self.lost = lost
+        self.device = torch.device("cpu")
 
     def sum(self, values):
         places = torch.arange(len(values))

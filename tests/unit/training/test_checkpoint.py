@@ -69,7 +69,9 @@ def test_damage_is_a_sentence(tmp_path, damage):
 @pytest.fixture
 def slow(monkeypatch):
     """Hold every file back until the gate is opened; tells what was asked for."""
-    gate, written_names, real = threading.Event(), [], checkpoint.write_pieces
+    gate = threading.Event()
+    written_names = []
+    real = checkpoint.write_pieces
 
     def write(path, pieces, **how):
         written_names.append(path.name)
@@ -128,8 +130,11 @@ def test_a_checkpoint_holds_what_was_when_it_was_requested(train, tmp_path, slow
 
 
 def test_large_models_are_saved_more_rarely(train):
-    saver, now = train().saver, [0.0]
-    saver.clock, saver.every, saver.pause_seconds = lambda: now[0], 10.0, 2.0
+    saver = train().saver
+    now = [0.0]
+    saver.clock = lambda: now[0]
+    saver.every = 10.0
+    saver.pause_seconds = 2.0
     saver._began = 0.0
     due = []
     for seconds in (9.0, 11.0, 39.0, 41.0):
@@ -141,7 +146,8 @@ def test_large_models_are_saved_more_rarely(train):
 
 
 def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatch):
-    written_names, real = [], checkpoint.write_pieces
+    written_names = []
+    real = checkpoint.write_pieces
     monkeypatch.setattr(
         checkpoint,
         "write_pieces",
@@ -296,7 +302,8 @@ def test_without_anything_that_can_be_read_a_training_is_an_unbroken_one(
     trained()
     for name in ("best", "last"):
         damage(tmp_path / f"{name}.safetensors")
-    again, unbroken = train(epochs=2), train(epochs=2)
+    again = train(epochs=2)
+    unbroken = train(epochs=2)
     assert not again.resume(tmp_path)
     assert again.resumed_from is None
     for trainer in (again, unbroken):
@@ -335,7 +342,8 @@ def test_swap_shows_the_average_and_a_second_swap_undoes_it():
     with torch.no_grad():
         model.bias.add_(1.0)
     average.update(5)
-    live, mean = model.bias.detach().clone(), average.mean["bias"].clone()
+    live = model.bias.detach().clone()
+    mean = average.mean["bias"].clone()
     assert not torch.equal(live, mean)
     for expected, kept in ((mean, live), (live, mean)):
         average.swap()
@@ -350,7 +358,8 @@ def test_a_job_without_a_thread_is_done_at_once(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", refuse)
-    job, done = BackgroundJob(), []
+    job = BackgroundJob()
+    done = []
     job.start(lambda: done.append(1))
     assert done == [1]
     assert not job.busy

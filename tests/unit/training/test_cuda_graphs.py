@@ -147,7 +147,8 @@ def replays(replaying):
 
 
 def test_a_size_is_recorded_once_and_inputs_are_copied(replays):
-    first, second = batch_of(5), batch_of(5)
+    first = batch_of(5)
+    second = batch_of(5)
     second.positions.add_(1.0)
     kept = [batch.positions.clone() for batch in (first, second)]
     given = [replays.run(first), replays.run(second, None), replays.run(first)]

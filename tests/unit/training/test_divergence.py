@@ -11,7 +11,8 @@ from .conftest import go
 
 def judge(guard, course):
     """Let a guard judge a course of one head's errors, in spreads of its target."""
-    lost, best = 0, {}
+    lost = 0
+    best = {}
     for epoch, error in enumerate(course, start=1):
         lost = guard.check_objective(
             error, {"energy": 3.0 * error}, std={"energy": 3.0}, best=best, lost=lost, epoch=epoch

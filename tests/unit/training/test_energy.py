@@ -10,7 +10,8 @@ import torch
 from hydragnn_hpo.training import energy as module
 from hydragnn_hpo.training.energy import PARTS, REGIONS, Energy, FileCounter, find_counters
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 0)
 
 
 class Powercap:

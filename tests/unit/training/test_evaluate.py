@@ -42,7 +42,8 @@ def test_predictions_are_in_the_order_requested(trainer, monkeypatch, edges_per_
 
 def test_pieces_hold_every_graph_once_and_stay_small(trainer, monkeypatch):
     monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", 25)
-    indices, edges = np.arange(40)[::-1].copy(), trainer.graphs.num_edges()
+    indices = np.arange(40)[::-1].copy()
+    edges = trainer.graphs.num_edges()
     pieces = [piece.graph_index.tolist() for piece in trainer.feed.share_in_batches(indices)]
     assert sum(pieces, []) == indices.tolist()
     assert max(edges[piece].sum() for piece in pieces) <= 25 + edges.max()
@@ -83,7 +84,8 @@ def test_shares_of_ranks_are_the_whole(trainer, columns):
     """Every rank's part once, whatever the world; sums over ranks are the sums alone."""
     indices = columns.indices_of("train")
     alone = error_sums(trainer.model, trainer.feed, indices)
-    parts, seen = torch.zeros_like(alone), []
+    parts = torch.zeros_like(alone)
+    seen = []
     for rank in range(3):
         feed = replace(trainer.feed, ranks=replace(trainer.feed.ranks, rank=rank, world=3))
         seen.extend(feed.share(indices).tolist())
@@ -97,7 +99,8 @@ def test_ranks_that_meet_take_equally_many_batches(trainer, columns, monkeypatch
     """One graph at a time: as many batches as the largest share has graphs; the rest are empty."""
     monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", 1)
     indices = np.flatnonzero(columns.num_edges() > 0)[:count]
-    taken, largest = [], 0
+    taken = []
+    largest = 0
     for rank in range(3):
         ranks = replace(trainer.feed.ranks, rank=rank, world=3)
         feed = replace(trainer.feed, ranks=ranks, is_collective=True)
@@ -118,7 +121,8 @@ def test_objective_by_hand():
 
 def test_what_does_not_fit_is_predicted_in_halves(trainer, monkeypatch):
     """Seven graphs at most three of which fit: as 7, 4 (as 2 and 2) and 3."""
-    forward, sizes = trainer.model.forward, []
+    forward = trainer.model.forward
+    sizes = []
 
     def narrow(batch, only=None):
         sizes.append(batch.num_graphs)

@@ -24,7 +24,8 @@ def threads():
 
 def seen_by(trainer):
     """Note which graphs each step holds."""
-    steps, step = [], trainer._step
+    steps = []
+    step = trainer._step
     trainer._step = lambda indices, batch: (steps.append(indices.tolist()), step(indices, batch))[1]
     return steps
 
@@ -51,7 +52,8 @@ def test_a_training_that_breaks_off_leaves_no_thread(train, monkeypatch):
 
 def test_windows_from_disk_train_as_the_stage_does(train, store, tmp_path, monkeypatch):
     monkeypatch.setenv("HYDRAGNN_HPO_WINDOW_MEMORY", "1")
-    staged, windows = open_store(store, tmp_path), open_store(store, access="windows")
+    staged = open_store(store, tmp_path)
+    windows = open_store(store, access="windows")
     assert isinstance(staged, Columns)
     assert not isinstance(windows, Columns)
     made = [train(columns=graphs, shuffle_buffer=8) for graphs in (staged, windows)]

@@ -53,7 +53,8 @@ def test_the_loss_of_vectors_that_are_no_derivatives_does_not_depend_on_the_axes
         batch = SimpleNamespace(
             targets={"x": torch.tensor([[0.0] * 3])}, masks={"x": torch.tensor([True])}
         )
-        heads, model = {"x": HeadConfig(loss=loss)}, Stub(directed={"x"}, x=2.0)
+        heads = {"x": HeadConfig(loss=loss)}
+        model = Stub(directed={"x"}, x=2.0)
         sums = head_sums(model, {"x": torch.tensor([vector])}, batch, heads)
         assert sums["x"].item() == pytest.approx(3 * expected)
 

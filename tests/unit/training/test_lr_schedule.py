@@ -66,7 +66,8 @@ def test_plateau_by_hand():
         learning_rate=0.8, warmup=0.1, schedule="plateau", plateau_epochs=2, plateau_factor=0.5,
         final_rate=0.2,
     )  # fmt: skip
-    schedule, rates = LearningRateSchedule(config, 100, 32), []
+    schedule = LearningRateSchedule(config, 100, 32)
+    rates = []
     objectives = [5.0, 4.0, 4.0, 4.5, 3.0, 3.1, 3.2, 3.3, 2.9, 2.9, 2.9, 3.0, 3.0, 3.0]
     for objective in objectives:
         schedule.after_epoch(objective)

@@ -31,7 +31,8 @@ def fitted(trainer, folder=None):
 
 def crystals(count=8, atoms=24, neighbours=18):
     """Atoms in a row that know their 18 nearest, within 3.5 angstrom."""
-    random, graphs = np.random.default_rng(2), []
+    random = np.random.default_rng(2)
+    graphs = []
     reach = neighbours // 2
     for number in range(count):
         places = np.arange(atoms)[:, None] + np.array([d for d in range(-reach, reach + 1) if d])

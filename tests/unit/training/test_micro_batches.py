@@ -105,7 +105,8 @@ def test_a_step_that_does_not_fit_is_taken_again_in_more_pieces(
 def test_no_room_to_make_batches_ahead_waits_for_their_turn(train, monkeypatch):
     undisturbed = train()
     undisturbed.run(1, go)
-    trainer, made = train(), MicroBatches.make_batches
+    trainer = train()
+    made = MicroBatches.make_batches
 
     def full_once(micro, indices):
         monkeypatch.setattr(MicroBatches, "make_batches", made)
@@ -132,10 +133,8 @@ def test_a_graph_that_is_too_large_alone_ends_the_trial_with_its_size(train, ful
     first = trainer.order.steps(0)[0]
     assert trainer.micro.pieces == 4, "of 7 graphs in 4 pieces the largest is alone"
     costliest = first[np.argmax(trainer.feed.costs[first])]
-    nodes, edges = (
-        columns.num_nodes()[costliest],
-        trainer.feed.batch_on_host([costliest]).edge_index.shape[1],
-    )
+    nodes = columns.num_nodes()[costliest]
+    edges = trainer.feed.batch_on_host([costliest]).edge_index.shape[1]
     assert str(exc_info.value).startswith(
         f"structure {costliest} of {nodes} atoms and {edges} edges does not fit into the memory "
         "alone: take a smaller model"

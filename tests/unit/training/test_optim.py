@@ -112,12 +112,14 @@ def muon(x, grads, config):
     ],
 )
 def test_steps_of_a_slow_loop(name, settings):
-    model, config = net(), config_of(name, **settings)
+    model = net()
+    config = config_of(name, **settings)
     start = {n: p.detach().numpy().copy() for n, p in model.named_parameters()}
     gradients = gradients_of(model)
     result = walk(model, make_optimizer(model, config), gradients)
     for key, x in start.items():
-        grads, decay = [each[key] for each in gradients], DECAY * (key in DECAYED)
+        grads = [each[key] for each in gradients]
+        decay = DECAY * (key in DECAYED)
         if name == "sgd":
             expected = sgd(x, grads, config, decay=decay)
         elif name == "muon" and key in ("linear.weight", "deep.0.weight"):
@@ -129,7 +131,8 @@ def test_steps_of_a_slow_loop(name, settings):
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "muon"])
 def test_a_parameter_without_a_gradient_waits(name):
-    model, config = net(), config_of(name)
+    model = net()
+    config = config_of(name)
     start = {n: p.detach().numpy().copy() for n, p in model.named_parameters()}
     gradients = gradients_of(model)
     for step, grads in enumerate(gradients):

@@ -49,7 +49,8 @@ class Slow:
     """An all-reduce over two ranks of which the other has 4 everywhere, done when it is told."""
 
     def __init__(self, values):
-        self.values, self.future = values, torch.futures.Future()
+        self.values = values
+        self.future = torch.futures.Future()
 
     def get_future(self):
         return self.future
@@ -96,7 +97,8 @@ def net(conv="schnet", **settings):
 def test_a_gradient_goes_in_about_four_pieces(mebibytes, expected):
     rows = int(mebibytes * 2**20 / 4 / 1024)
     with torch.device("meta"):
-        learned, frozen = nn.Linear(1024, rows, bias=False), nn.Linear(1024, 4096)
+        learned = nn.Linear(1024, rows, bias=False)
+        frozen = nn.Linear(1024, 4096)
     assert bucket_mb(nn.ModuleList([learned, frozen.requires_grad_(False)])) == expected
 
 

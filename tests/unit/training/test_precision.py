@@ -119,11 +119,14 @@ def test_sums_over_a_graph_and_over_neighbours_do_not_stall():
     ones = torch.ones(1001, 3, dtype=torch.bfloat16)
 
     class Batch:
-        num_graphs, graph_of_node, node_counts = 1, torch.zeros(1001, dtype=torch.long), None
+        num_graphs = 1
+        graph_of_node = torch.zeros(1001, dtype=torch.long)
+        node_counts = None
 
     assert pool_sum(ones, Batch()).tolist() == [[1001.0] * 3]
     assert node_counts(ones, Batch()).tolist() == [[1001.0]]
-    sender, receiver = torch.arange(1001), torch.zeros(1001, dtype=torch.long)
+    sender = torch.arange(1001)
+    receiver = torch.zeros(1001, dtype=torch.long)
     assert sum_messages(ones, build_links(sender, receiver, 1000))[0].tolist() == [1000.0] * 3
 
 
@@ -137,7 +140,8 @@ def test_geometry_is_exact_under_autocast(columns):
     assert torch.equal(moved.positions, batch.positions)
     assert torch.equal(moved.edge_shift, batch.edge_shift)
     assert torch.equal(forces, torch.full_like(forces, -1.001))
-    bessel, lengths = SphericalBessel(4, 3, 5.0), torch.linspace(0.5, 4.9, 40)
+    bessel = SphericalBessel(4, 3, 5.0)
+    lengths = torch.linspace(0.5, 4.9, 40)
     with compute_dtype("bf16", CPU):
         rough = bessel(lengths)
         product = apply_without_autocast(torch.mm, torch.full((2, 2), 1.001), torch.eye(2))
@@ -148,7 +152,8 @@ def test_geometry_is_exact_under_autocast(columns):
 
 def test_the_last_map_of_a_head_is_exact():
     torch.manual_seed(0)
-    chain, values = mlp((5, 4, 2)), torch.randn(9, 5)
+    chain = mlp((5, 4, 2))
+    values = torch.randn(9, 5)
     with compute_dtype("bf16", CPU):
         actual = apply_with_float32_output(chain, values)
         hidden = chain[1](chain[0](values))

@@ -19,7 +19,8 @@ class Clock:
 
 def course(seconds_per_step, until, start=0):
     """Return the steps at which a training of some pace looks up."""
-    clock, seen = Clock(), []
+    clock = Clock()
+    seen = []
     looks = SyncPoints(ALONE, lambda: "go", step=start, clock=clock)
     for step in range(start + 1, until + 1):
         clock.now += seconds_per_step

@@ -107,7 +107,8 @@ def test_joules_are_reported_by_region():
 
 def test_a_straggler_is_named_once_after_three_epochs_running(caplog):
     stragglers = Stragglers()
-    slow, even = np.array([1.0, 1.0, 1.0, 5.0]), np.array([2.0, 2.0, 2.0, 2.0])
+    slow = np.array([1.0, 1.0, 1.0, 5.0])
+    even = np.array([2.0, 2.0, 2.0, 2.0])
     actual = [stragglers.slow(each) for each in (slow, slow, even, slow, slow, slow, slow)]
     assert actual == [[], [], [], [], [], [(3, 2.5)], []]
     with caplog.at_level(logging.WARNING):
@@ -130,7 +131,8 @@ def test_epochs_say_where_their_time_went(train, monkeypatch):
     reads = itertools.count()  # each look at the clock takes a second, and nothing else
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(reads)))
     trainer = train()
-    regions, spent = [], trainer.meter.count_energy
+    regions = []
+    spent = trainer.meter.count_energy
     trainer.meter.count_energy = lambda region: (regions.append(region), spent(region))
     trainer.run(2, lambda: "go")
     assert [r for r, after in pairwise(regions) if after == "val"] == ["train", "train"]

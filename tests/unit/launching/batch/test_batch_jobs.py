@@ -221,7 +221,8 @@ def test_scripts_are_numbered_and_readable_by_their_owner_alone(tmp_path):
     assert (records.jobs(), records.next_script()) == ([], "001.sh")
     assert list(tmp_path.iterdir()) == []
     records.write_script("003.sh", "#!/bin/bash\n", "name = 'x'\n")
-    path, campaign = records.folder / "003.sh", records.campaign_path("003.sh")
+    path = records.folder / "003.sh"
+    campaign = records.campaign_path("003.sh")
     assert campaign.name == "003.toml"
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert stat.S_IMODE(records.folder.stat().st_mode) == 0o700

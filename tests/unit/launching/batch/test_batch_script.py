@@ -92,7 +92,9 @@ def shell(tmp_path):
         words = iter((tmp_path / "calls").read_bytes().decode().split("\0")[:-1])
         return [[next(words) for _ in range(int(count))] for count in words]
 
-    start.calls, start.program, start.folder = calls, str(fake), tmp_path
+    start.calls = calls
+    start.program = str(fake)
+    start.folder = tmp_path
     return start
 
 

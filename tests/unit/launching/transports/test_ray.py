@@ -161,7 +161,9 @@ class FakeDriver:
 
     def __init__(self, join, *, environment, log):
         self.channel = self
-        self.join, self.orders, self.closed = join, [], False
+        self.join = join
+        self.orders = []
+        self.closed = False
         self.inbox = [ClusterHosts(HOSTS[: join.hosts or None], 3)]
 
     def send(self, order):
@@ -251,7 +253,8 @@ def test_a_lost_driver_is_replaced_and_sent_what_it_may_not_know(make, tmp_path)
         assert (order.host, order.argv[-2:]) == (host, ("--host", host))
         assert order.environment == call.environment()
         assert order.log == str(tmp_path / "agents" / f"{host}.log")
-    lost.inbox, lost.closed = [ENDED, ClusterHosts(HOSTS[1:], 2)], True
+    lost.inbox = [ENDED, ClusterHosts(HOSTS[1:], 2)]
+    lost.closed = True
 
     assert [news.host for news in transport.poll()] == [ENDED.host]
 
@@ -282,6 +285,7 @@ def test_a_driver_that_is_lost_is_replaced_unless_that_happens_often(
 
 def test_a_cluster_that_is_gone_is_a_sentence(make):
     transport = make()
-    transport._driver.inbox, transport._driver.closed = [JoinFailed("E: gone")], True
+    transport._driver.inbox = [JoinFailed("E: gone")]
+    transport._driver.closed = True
     with pytest.raises(JobError, match=r"the Ray cluster was lost: .*cannot be joined .*E: gone"):
         transport.poll()

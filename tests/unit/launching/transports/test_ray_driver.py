@@ -17,7 +17,9 @@ class Books:
 
     def __init__(self):
         self.nodes = {f"n{i}-{i}": {"NodeID": f"id{i}", "Resources": TOTAL} for i in range(1, 5)}
-        self.groups, self.used_by_others, self.numbers = {}, set(), itertools.count()
+        self.groups = {}
+        self.used_by_others = set()
+        self.numbers = itertools.count()
         self.created_at_once, self.now = True, 0.0
 
     def placement_group(self, bundles, *, strategy, name, bundle_label_selector):
@@ -89,7 +91,8 @@ def test_hosts_that_become_free_or_join_are_held_by_further_groups(books):
     ours = reservations()
     assert update(books, ours) == ("n1-1", "n3-3")
 
-    books.used_by_others, books.nodes["n4-4"] = set(), late
+    books.used_by_others = set()
+    books.nodes["n4-4"] = late
 
     assert update(books, ours) == ("n1-1", "n2-2", "n3-3", "n4-4")
     assert len(books.groups) == 2
@@ -111,7 +114,9 @@ def test_a_group_that_others_were_faster_than_is_given_up(books):
     books.created_at_once = False
     ours = reservations(hosts=1)
     update(books, ours)
-    books.used_by_others, books.created_at_once, books.now = {"id1"}, True, 11.0
+    books.used_by_others = {"id1"}
+    books.created_at_once = True
+    books.now = 11.0
     assert update(books, ours) == ("n2-2",)
     assert books.groups[0]["state"] == "REMOVED"
 

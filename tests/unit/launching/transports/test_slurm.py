@@ -18,7 +18,9 @@ class Stage:
     """A transport whose sinfo says nothing until it is told what; its srun ends at once."""
 
     def __init__(self, folder):
-        self.folder, self.pipe, self.steps = folder, folder / "pipe", folder / "steps"
+        self.folder = folder
+        self.pipe = folder / "pipe"
+        self.steps = folder / "steps"
         os.mkfifo(self.pipe)
         self._tool("sinfo", f"exec cat {self.pipe}")
         self._tool("srun", f'echo "$@" >> {self.steps}')

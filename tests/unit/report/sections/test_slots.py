@@ -21,7 +21,9 @@ class FakeCourse:
     """A course that was made up."""
 
     def __init__(self, names, bars, seconds, why="tail"):
-        self.slots, self.bars, self.seconds = tuple(names), bars, seconds
+        self.slots = tuple(names)
+        self.bars = bars
+        self.seconds = seconds
         zero = np.zeros(1)
         self.idle = Idle(zero, np.array([why]), zero, zero)
         self.absences = {"b": [(2.0, 4.0)]}
