@@ -230,6 +230,24 @@ def test_the_citation_is_of_this_version() -> None:
     assert citation["version"] == hydragnn_hpo.__version__
 
 
+def test_prose_is_wrapped(page: Path) -> None:
+    lines = prose(page.read_text()).splitlines()
+    long = [line for line in lines if len(line) > 120 and not line.startswith(("|", "    ", "!["))]
+    assert not long or page.name == "REFERENCE.md" or "launch" in name_of(page)
+
+
+RECORDS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=name_of)
+def test_a_decision_is_a_record_of_at_most_200_words(path: Path) -> None:
+    text = path.read_text()
+    heads = ["Context", "Decision", "Measured", "Consequence"]
+    assert re.findall(r"^\*\*(\w+)\.\*\* ", text, re.MULTILINE) == heads
+    assert len(text.split()) <= 200
+    assert f"({path.name})" in (path.parent / "README.md").read_text()
+
+
 def test_every_page_of_users_is_in_the_navigation() -> None:
     """Add a line in ``mkdocs.yml``; folders of patterns there look after themselves."""
     navigation = (ROOT / "mkdocs.yml").read_text()
