@@ -217,7 +217,8 @@ def _write_venv(stream: IO[bytes]) -> None:
                     tar.add(base / part, f"{BASE}/{part}", filter=_clean)
         for name, leads in links.items():
             link = tarfile.TarInfo(os.path.normpath(f"{ENV}/bin/{name}"))
-            link.type, link.linkname = tarfile.SYMTYPE, leads
+            link.type = tarfile.SYMTYPE
+            link.linkname = leads
             tar.addfile(link)
 
 

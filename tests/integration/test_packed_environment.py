@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 from playing import Play
-from processes import tagged
+from processes import find_orphans, tagged
 from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import JobError
-from hydragnn_hpo.launching.process_control import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.launching.transports.slurm import slurm_transport
 from hydragnn_hpo.resources import resource_path
 

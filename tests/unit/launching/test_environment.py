@@ -222,10 +222,12 @@ def write_archive(file: Path, name: str = "env/file", content: bytes = b"") -> s
     with gzip.open(file, "wb") as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
         for path, text in files.items():
             member = tarfile.TarInfo(path)
-            member.size, member.mode = len(text), 0o755
+            member.size = len(text)
+            member.mode = 0o755
             tar.addfile(member, io.BytesIO(text))
         link = tarfile.TarInfo("env/bin/python")
-        link.type, link.linkname = tarfile.SYMTYPE, "../../base/bin/python"
+        link.type = tarfile.SYMTYPE
+        link.linkname = "../../base/bin/python"
         tar.addfile(link)
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
@@ -258,7 +260,8 @@ def test_an_interpreter_that_is_not_here_is_named(tmp_path):
     file = tmp_path / "env.tar.gz"
     with tarfile.open(file, "w:gz") as tar:
         link = tarfile.TarInfo("env/bin/python")
-        link.type, link.linkname = tarfile.SYMTYPE, "/no/such/python3.11"
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/no/such/python3.11"
         tar.addfile(link)
 
     checksum = hashlib.sha256(file.read_bytes()).hexdigest()
