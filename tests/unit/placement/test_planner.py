@@ -294,13 +294,14 @@ def test_plans_keep_to_what_there_is(waiting, begun, hosts, to_come):
         if machine.take(width, each.lanes):
             busy.append(RunningTask(replace(each, name=f"r{number}"), width, left))
     outlook = PlanningContext(restart_seconds=2.0, more_to_come=to_come > 0, to_come=to_come)
-    free = machine._free.copy()
+    places = machine._free.copy()
+    free = machine.free
     actual = plan(waiting, busy, machine, outlook)
 
-    assert (machine._free == free).all()
+    assert (machine._free == places).all()
     used = [slot for start in actual.starts for slot in start.slots]
     assert len(used) == len(set(used))
-    rows, columns = free.nonzero()
+    rows, columns = places.nonzero()
     names = {machine._names[row][column] for row, column in zip(rows, columns, strict=True)}
     assert set(used) <= names
     known = {each.name: each for each in waiting}
