@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
+
+from pydantic import JsonValue
 
 from hydragnn_hpo.campaign import (
     Forecast,
@@ -512,93 +514,25 @@ def _hindsight(planned: PlanReport) -> Iterator[str]:
         yield f"and {len(rows) - len(worst)} more that were priced better"
 
 
-class LongestTrial(TypedDict):
-    """The trial that takes longest even at its most efficient width."""
+def report_plain(planned: PlanReport) -> dict[str, JsonValue]:
+    """Return the report as plain data for JSON.
 
-    trial: str
-    seconds: float
-
-
-class ForecastJson(TypedDict):
-    """``campaign.Forecast`` as JSON; times are in seconds unless a name says otherwise."""
-
-    machine: str
-    """Name of the profile."""
-    hosts: int
-    slots_per_host: int
-    trials: int
-    curve_fits: int
-    """Fits of the learning curve, which are not among the trials."""
-    fold_fits: int
-    """Fits of a cross-fitted ensemble, which are not among the trials."""
-    refused: int
-    """Drawn configurations that are no valid trial."""
-    makespan: float
-    host_hours: float
-    useful: float
-    """Share of slot time in work that one rank would do, too, from 0 to 1."""
-    shares: dict[str, float]
-    """Share of slot time by cause, see ``CAUSES``; they sum to 1."""
-    widths: dict[int, int]
-    """Number of attempts by number of ranks."""
-    restarts: int
-    """Attempts that were restarted with a better width."""
-    failed_hosts: int
-    unfinished: int
-    """Trials that are not finished when the allocation ends."""
-    longest: LongestTrial
-    advice: list[str]
-    sigma: float
-    """Standard deviation of the logarithm of the prices' error."""
-
-
-class ComparedTrial(TypedDict):
-    """The first attempt of a trial that ended."""
-
-    trial: str
-    width: int
-    """Ranks."""
-    predicted: float
-    """Seconds per epoch."""
-    actual: float
-    """Seconds per epoch, the median of its epochs."""
-    ratio: float
-    """Actual over predicted."""
-
-
-class PlanJson(TypedDict):
-    """``PlanReport`` as JSON."""
-
-    campaign: str
-    data: str
-    ended: list[ComparedTrial]
-    typical_error: float | None
-    """Median of the absolute logarithm of the ratios; None without any."""
-    forecast: ForecastJson | None
-
-
-def report_plain(planned: PlanReport) -> PlanJson:
-    """Return the report as plain data for JSON."""
+    Returns:
+        ``campaign``; ``data``: where its sizes are from; ``ended``: the trials that ended, with
+        seconds per epoch ``predicted`` and ``actual``; ``typical_error``: the median of the
+        absolute logarithm of their ratios; ``forecast``, in seconds unless a name says otherwise.
+    """
+    ended: list[JsonValue] = [asdict(row) | {"ratio": row.ratio} for row in planned.comparisons]
     return {
         "campaign": planned.config.name,
         "data": planned.data,
-        "ended": [_compared(row) for row in planned.comparisons],
+        "ended": ended,
         "typical_error": typical_error(planned.comparisons),
         "forecast": None if planned.forecast is None else _plain(planned.forecast),
     }
 
 
-def _compared(row: TrialPrediction) -> ComparedTrial:
-    return {
-        "trial": row.trial,
-        "width": row.width,
-        "predicted": row.predicted,
-        "actual": row.actual,
-        "ratio": row.ratio,
-    }
-
-
-def _plain(forecast: Forecast) -> ForecastJson:
+def _plain(forecast: Forecast) -> dict[str, JsonValue]:
     went, machine = forecast.simulated, forecast.machine
     return {
         "machine": machine.profile.name,
@@ -611,13 +545,13 @@ def _plain(forecast: Forecast) -> ForecastJson:
         "makespan": went.makespan,
         "host_hours": forecast.host_hours,
         "useful": went.useful,
-        "shares": went.shares,
-        "widths": forecast.widths,
+        "shares": {**went.shares},
+        "widths": {str(width): number for width, number in forecast.widths.items()},
         "restarts": went.restarts,
         "failed_hosts": went.failed_hosts,
         "unfinished": len(went.unfinished),
         "longest": {"trial": forecast.longest[0], "seconds": forecast.longest[1]},
-        "advice": list(advice_lines(forecast)),
+        "advice": [*advice_lines(forecast)],
         "sigma": forecast.sigma,
     }
 
