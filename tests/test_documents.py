@@ -16,6 +16,7 @@ import yaml
 
 import hydragnn_hpo
 from hydragnn_hpo.cli.command_line import app
+from hydragnn_hpo.config.convs import CONV_SPECS
 
 ROOT = Path(__file__).parents[1]
 TRACKED = [
@@ -246,6 +247,11 @@ def test_a_decision_is_a_record_of_at_most_200_words(path: Path) -> None:
     assert re.findall(r"^\*\*(\w+)\.\*\* ", text, re.MULTILINE) == heads
     assert len(text.split()) <= 200
     assert f"({path.name})" in (path.parent / "README.md").read_text()
+
+
+def test_the_front_page_counts_the_convs() -> None:
+    """The only page that does."""
+    assert f"It tries {len(CONV_SPECS)} graph" in (ROOT / "README.md").read_text()
 
 
 def test_every_page_of_users_is_in_the_navigation() -> None:
