@@ -157,7 +157,11 @@ class Verdict:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Targets of the matrix, which are its columns; none if there are fewer than two."""
+        """Columns of the matrix.
+
+        Returns:
+            Names of the targets; none if there are fewer than two.
+        """
         heads = dict.fromkeys(each.head for each in self.conclusions if each.head)
         return tuple(heads) if len(heads) > 1 else ()
 
