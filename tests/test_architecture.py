@@ -27,6 +27,7 @@ GROUND = {
         "sanitize",
         "http_service",
         "host_info",
+        "energy_counters",
         "leases",
         "rank_requests",
         "journal_events",
