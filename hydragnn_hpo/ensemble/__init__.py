@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         read_split,
     )
     from hydragnn_hpo.ensemble.inference import Ensemble
-    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank, predict_on_ranks
+    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank
     from hydragnn_hpo.ensemble.pick import (
         PickRequest,
         PickResult,
@@ -122,7 +122,6 @@ __all__ = [
     "picks_to_plain",
     "predict_as_rank",
     "predict_chunks",
-    "predict_on_ranks",
     "prune_members",
     "read_artefact",
     "read_labelled",
