@@ -562,8 +562,8 @@ def evaluate_heads(
         result.evidence.append(known := collect_evidence(known, predicted, calibration, rows))
         result.scores[name] = _head_scores(predicted, calibration, target) | {
             "single_mae": _error(context, name, single, truth),
-            "elements_mae": known.elements.mae if known.elements else None,
-            "descriptor_mae": known.descriptor.mae if known.descriptor else None,
+            "elements_mae": replace_nonfinite(known.elements.mae),
+            "descriptor_mae": replace_nonfinite(known.descriptor.mae),
             "test_mae_top_k": _error(context, name, mixes["top"].mean, truth),
             "test_mae_greedy": _error(context, name, mixes["greedy"].mean, truth),
         }

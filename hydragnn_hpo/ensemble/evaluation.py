@@ -4,7 +4,6 @@ Shapes: R rows of a head (graphs or nodes), w its components.
 """
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,7 +46,6 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     norm_errors,
 )
 from hydragnn_hpo.ensemble.verdict import (
-    Comparison,
     HeadEvidence,
     RowFacts,
     collect_evidence,
@@ -541,8 +539,8 @@ def _evaluate_head(
     facts = _describe_rows(entry, predicted, simpler, every, graph=graph, atom=atom)
     head = HeadEvidence(name, entry.shown_unit, node, classes=tuple(entry.classes or ()))
     evidence = collect_evidence(head, predicted, known, facts)
-    figures["elements_mae"] = _mae_of(evidence.elements)
-    figures["descriptor_mae"] = _mae_of(evidence.descriptor)
+    figures["elements_mae"] = evidence.elements.mae
+    figures["descriptor_mae"] = evidence.descriptor.mae
     by_distance = _compare_with_distance(predicted, distance, facts.group)
     done.heads[name] = HeadEvaluation(
         entry, predicted, figures, strata, graph, atom, evidence, distance, by_distance
@@ -552,10 +550,6 @@ def _evaluate_head(
 def _join_parts(rows: _Parts) -> Iterator[np.ndarray]:
     """Yield each part of the rows of a head, all batches together."""
     yield from map(np.concatenate, zip(*rows, strict=True))
-
-
-def _mae_of(other: Comparison | None) -> float:
-    return math.nan if other is None else other.mae
 
 
 def _compare_with_distance(
