@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,7 @@ from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.report import Cell, Importance, RunComparison
+    from hydragnn_hpo.report import Cell, Importance, RunTable
 
 PortOption = Annotated[
     int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")
@@ -178,24 +179,30 @@ def compare(
             help="Show what it cost to reach this MAE, or objective=VALUE; repeatable.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write an HTML page, NAME.html.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare campaigns: search spaces, winners, and what it cost to reach an error."""
-    from hydragnn_hpo.report import compare_runs, read_campaigns, write_comparison
+    import msgspec
+
+    from hydragnn_hpo.report import compare_runs, read_campaigns, tabulate_comparison
 
     levels = [_parse_reach(text) for text in reach or ()]
-    if out is not None and out.suffix != ".html":
-        raise ConfigError(f"{out}: the comparison is a page: name it NAME.html.")
     comparison = compare_runs(read_campaigns(runs), levels)
-    if out is not None:
-        write_comparison(comparison, out)
     if as_json:
-        typer.echo(json.dumps({**comparison.to_plain(), "file": None if out is None else str(out)}))
+        plain = {
+            "runs": [run.summary for run in comparison.runs],
+            "warnings": comparison.warnings,
+            "same_data": comparison.same_data,
+            "reached": comparison.reached,
+        }
+        typer.echo(json.dumps(msgspec.to_builtins(plain)))
         return
-    _print_comparison(comparison)
-    if out is not None:
-        typer.echo(f"wrote {out}")
+    labels = [run.summary.label for run in comparison.runs]
+    for heading, blocks in tabulate_comparison(comparison).items():
+        typer.echo(heading)
+        for block in blocks:
+            _print_block(block, labels)
+        typer.echo("")
 
 
 def _parse_reach(text: str) -> tuple[str, float]:
@@ -209,29 +216,21 @@ def _parse_reach(text: str) -> tuple[str, float]:
     return name, level
 
 
-def _print_comparison(comparison: "RunComparison") -> None:
-    """Print the sections of the HTML page as tables, with a right-aligned column for each run."""
+def _print_block(block: "str | RunTable", labels: Sequence[str]) -> None:
+    """Print a sentence, or a table with a right-aligned column for each run."""
     from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.report import Table, Text, compare_sections
     from hydragnn_hpo.sanitize import escape_controls
 
-    for section in compare_sections(comparison):
-        typer.echo(section.title)
-        for block in section.blocks:
-            if isinstance(block, Text):
-                typer.echo(escape_controls(block.text))
-            if isinstance(block, Table):
-                runs = [c.label for c in block.columns if c.key.startswith("run")]
-                table = FittedTable(drop=[escape_controls(label) for label in runs[:0:-1]])
-                for column in block.columns:
-                    right = column.key.startswith("run")
-                    label = escape_controls(column.label)
-                    (table.add_numbers if right else table.add_texts)(label)
-                for row in block.rows:
-                    table.add_row(*(escape_controls(_format_cell(cell)) for cell in row))
-                console().print(table)
-        typer.echo("")
+    if isinstance(block, str):
+        typer.echo(escape_controls(block))
+        return
+    table = FittedTable(drop=labels[:0:-1])
+    table.add_texts(block.title)
+    table.add_numbers(*labels)
+    for name, cells in block.rows.items():
+        table.add_row(*map(escape_controls, (name, *map(_format_cell, cells))))
+    console().print(table)
 
 
 def _format_cell(cell: "Cell") -> str:

@@ -65,6 +65,7 @@ from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_ar
 from hydragnn_hpo.ensemble.local_descriptors import FORMS, LocalModels, unstack_models
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
+from hydragnn_hpo.model import rename_weights
 from hydragnn_hpo.sanitize import find_unprintable, quote
 from hydragnn_hpo.units import inside, mark_guess
 
@@ -1099,7 +1100,7 @@ def _read_config(entries: SafeZip, member: MemberEntry, manifest: Manifest) -> T
 def _read_tensors(entries: SafeZip, member: MemberEntry, config: TrialConfig) -> dict[str, Tensor]:
     name = member.weights_file
     try:
-        tensors = load_tensors(entries.read(name))
+        tensors = rename_weights(load_tensors(entries.read(name)), config.model.conv)
     except _UNSOUND as error:
         reject(entries.path, f"'{name}' is not a safetensors file ({str(error)[:200]})", error)
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):

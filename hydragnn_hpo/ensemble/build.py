@@ -161,7 +161,7 @@ from hydragnn_hpo.file_records import (
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
-from hydragnn_hpo.model import variance_key
+from hydragnn_hpo.model import rename_weights, variance_key
 from hydragnn_hpo.training import keep_freed_memory, make_sampler, open_graphs, read_checkpoint
 from hydragnn_hpo.units import shown_unit
 
@@ -242,11 +242,14 @@ def _load_nets(
     """
     cross = isinstance(context, CrossContext)
     nets = list_nets(context, range(len(context.candidates)) if cross else choice.needed)
-    tensors = {net.trial: read_checkpoint(net.trained.folder.best)[0] for net in nets}
-    if context.missing:
-        for net in nets:
-            own = tensors[net.trial]
-            tensors[net.trial] = keep_heads(own, net.trained.config, context.targets)
+    tensors = {}
+    for net in nets:
+        trained = net.trained
+        weights, _ = read_checkpoint(trained.folder.best)
+        weights = rename_weights(weights, trained.config.model.conv)
+        if context.missing:
+            weights = keep_heads(weights, trained.config, context.targets)
+        tensors[net.trial] = weights
     return nets, [make_candidate_member(context, n, tensors[n.trial]) for n in nets], tensors
 
 

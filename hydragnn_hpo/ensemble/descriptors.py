@@ -24,7 +24,7 @@ POINTS = 1000
 """Maximum number of training structures, or atoms, that distances are measured to.
 
 A random sample ranks distances as the whole set does; a farthest-first cover of as many points
-leaves too few where the data are dense (decision 0011)."""
+leaves too few where the data are dense (decision 0053)."""
 
 MOST_NODES = 100_000
 """Maximum number of atoms of the training structures whose features are computed."""

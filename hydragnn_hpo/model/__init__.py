@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.model.kernels.passes import choose_kernels
     from hydragnn_hpo.model.layers import AttentionPool, pool_max, pool_mean
     from hydragnn_hpo.model.pyg_conv import PygConv, as_pyg
+    from hydragnn_hpo.model.renamed_weights import rename_weights
 
 __all__ = [
     "AttentionPool",
@@ -40,6 +41,7 @@ __all__ = [
     "forces_and_stress",
     "pool_max",
     "pool_mean",
+    "rename_weights",
     "total_energy",
     "variance_key",
 ]

@@ -161,18 +161,12 @@ def target_values(rows: Iterable[TrialObservation], target: Target) -> Matrix:
     return np.array([math.log(v) for v in values] if target.log else values, dtype=np.float64)
 
 
-def _data_checksum(facts: Facts) -> object:
-    """Return the checksum of the data that a run trained on last."""
-    opened = [event.get("data") for event in facts.events if event["event"] == "opened"]
-    return opened[-1] if opened else None
-
-
 ALIKE: dict[str, Callable[[Facts], object]] = {
     "searched other parameters or ranges": lambda facts: facts.config.space,
     "minimized something else": lambda facts: facts.config.search.objective,
     "had another first rung": lambda facts: facts.config.search.rungs[0],
     "fixed other values in [trial]": lambda facts: fixed_values(facts.config.trial),
-    "saw other data": _data_checksum,
+    "saw other data": lambda facts: facts.data_checksum,
 }
 """Properties that pooled runs must share, by the phrase for a run that differs."""
 

@@ -29,7 +29,7 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.data import Batch, BatchSampler, Columns, GraphSet, Mixture, Prefetcher
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError, answer_of
 from hydragnn_hpo.files import read_json, write_json
-from hydragnn_hpo.model import MultiHeadGNN, choose_kernels
+from hydragnn_hpo.model import MultiHeadGNN, choose_kernels, rename_weights
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.checkpoint_saver import CheckpointSaver, Origin, checkpoint_origin
 from hydragnn_hpo.training.cuda_graphs import Replays, can_replay
@@ -94,17 +94,18 @@ def build_model(config: TrialConfig, stats: Mapping[str, Any]) -> MultiHeadGNN:
         learn_weights=training.balance == "uncertainty",
     ).to(DTYPES[training.precision])
     if training.start_from is not None:
-        _copy_trunk(model, Path(training.start_from))
+        _copy_trunk(model, Path(training.start_from), config.model.conv)
     model.trunk.requires_grad_(not training.freeze_trunk)
     return model
 
 
-def _copy_trunk(model: MultiHeadGNN, path: Path) -> None:
-    """Copy a checkpoint's trunk into a model."""
+def _copy_trunk(model: MultiHeadGNN, path: Path, conv: str) -> None:
+    """Copy a checkpoint's trunk into a model of this conv."""
     try:
         tensors, _ = checkpoint.read_checkpoint(path)
     except StorageError as error:
         raise ConfigError(f"training.start_from: {error}") from error
+    tensors = rename_weights(tensors, conv)
     trunk = {k.removeprefix(_TRUNK): v for k, v in tensors.items() if k.startswith(_TRUNK)}
     own = model.trunk.state_dict()
     differing = {

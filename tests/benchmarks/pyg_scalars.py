@@ -37,12 +37,12 @@ class SAGEPeer(MessagePassing):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(aggr="add")
         self.own = nn.Linear(sizes.features, sizes.features, bias=False)
-        self.heard = nn.Linear(sizes.features, sizes.features)
+        self.neighbors = nn.Linear(sizes.features, sizes.features)
 
     def forward(self, x: Tensor, state: None, edges: Geometry) -> tuple[Tensor, None]:
         messages = self.propagate(edges.edge_index, x=x, envelope=edges.envelope)
         degree = summed(edges.envelope, edges.edge_index[1], x.shape[0])
-        return F.silu(self.own(x) + self.heard(messages / (1 + degree))), None
+        return F.silu(self.own(x) + self.neighbors(messages / (1 + degree))), None
 
     def message(self, x_j: Tensor, envelope: Tensor) -> Tensor:
         return x_j * envelope
@@ -102,7 +102,7 @@ class MFCPeer(MessagePassing):
         super().__init__(aggr="add")
         width = sizes.features
         degrees = range(max_degree + 1)
-        self.heard = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in degrees)
+        self.neighbors = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in degrees)
         self.own = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in degrees)
         self.bias = nn.Parameter(torch.zeros(width))
 
@@ -111,7 +111,7 @@ class MFCPeer(MessagePassing):
         degree = summed(edges.envelope, edges.edge_index[1], x.shape[0])
         degree = degree.clamp(max=len(self.own) - 1)
         out = torch.zeros_like(x)
-        for place, (of_neighbors, of_own) in enumerate(zip(self.heard, self.own, strict=True)):
+        for place, (of_neighbors, of_own) in enumerate(zip(self.neighbors, self.own, strict=True)):
             far = (degree - place).abs()
             rows = (far < 1).flatten().nonzero().flatten()
             near = 1 - far[rows]

@@ -19,7 +19,7 @@ def update_vectors(conv: Any, scalars: Tensor, vectors: Tensor) -> tuple[Tensor,
     """PaiNN's update block."""
     left, right = conv.mix(vectors).chunk(2, dim=-1)
     length = (right.square().sum(dim=1) + 1e-8).sqrt()
-    scale, mixed, own = conv.talk(torch.cat((scalars, length), dim=-1)).chunk(3, dim=-1)
+    scale, mixed, own = conv.context(torch.cat((scalars, length), dim=-1)).chunk(3, dim=-1)
     return own + mixed * (left * right).sum(dim=1), vectors + left * scale.unsqueeze(1)
 
 
@@ -33,7 +33,7 @@ class PaiNNPeer(MessagePassing):
         self.send = perceptron(width, width, self.parts * width)
         self.filter = nn.Linear(sizes.basis, self.parts * width)
         self.mix = nn.Linear(width, 2 * width, bias=False)
-        self.talk = perceptron(2 * width, width, 3 * width)
+        self.context = perceptron(2 * width, width, 3 * width)
 
     def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
         messages, felt = self.propagate(
@@ -78,7 +78,7 @@ class PNAEqPeer(MessagePassing):
         self.filter = nn.Linear(sizes.basis, self.parts * width)
         self.gather = PNAAggregation(sizes)
         self.mix = nn.Linear(width, 2 * width, bias=False)
-        self.talk = perceptron(2 * width, width, 3 * width)
+        self.context = perceptron(2 * width, width, 3 * width)
 
     def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
         messages, felt = self.propagate(
@@ -138,7 +138,7 @@ class ETPeer(MessagePassing):
         self.filter = nn.Linear(sizes.basis, self.parts * width)
         self.out = nn.Linear(width, width)
         self.mix = nn.Linear(width, 2 * width, bias=False)
-        self.talk = perceptron(2 * width, width, 3 * width)
+        self.context = perceptron(2 * width, width, 3 * width)
 
     def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
         shape = (-1, self.heads, x.shape[1] // self.heads)

@@ -72,7 +72,7 @@ class VectorUpdate(nn.Module):
         """Build the mix of vector channels and the perceptron."""
         super().__init__()
         self.mix = nn.Linear(features, 2 * features, bias=False)
-        self.talk = mlp((2 * features, features, 3 * features), activation)
+        self.context = mlp((2 * features, features, 3 * features), activation)
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Mix scalars, [N, F], and vectors, [N, 3, F], inside each node.
@@ -82,7 +82,7 @@ class VectorUpdate(nn.Module):
         """
         left, right = self.mix(vectors).chunk(2, dim=-1)
         length = (right.square().sum(dim=1) + 1e-8).sqrt()
-        scale, mixed, shift = self.talk(torch.cat((scalars, length), dim=-1)).chunk(3, dim=-1)
+        scale, mixed, shift = self.context(torch.cat((scalars, length), dim=-1)).chunk(3, dim=-1)
         inner = (left * right).sum(dim=1)
         return shift + mixed * inner, vectors + left * scale.unsqueeze(1)
 

@@ -24,7 +24,7 @@ class SAGEConv(nn.Module):
         super().__init__()
         features, self.aggregation = dimensions.features, options.aggregation
         self.own = nn.Linear(features, features, bias=False)
-        self.heard = nn.Linear(features, features)
+        self.neighbors = nn.Linear(features, features)
         self.pool = nn.Linear(features, features) if options.aggregation == "max" else None
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
@@ -39,7 +39,7 @@ class SAGEConv(nn.Module):
             The change of the scalars, [N, F], and None.
         """
         gathered = self._gathered(scalars, edges)
-        return F.silu(self.own(scalars) + self.heard(gathered)), None
+        return F.silu(self.own(scalars) + self.neighbors(gathered)), None
 
     def _gathered(self, scalars: Tensor, edges: Edges) -> Tensor:
         if self.aggregation == "mean":

@@ -90,7 +90,7 @@ def test_sage_is_its_equation(edges, aggregation):
                 messages = messages + w * x[j]
         if aggregation == "mean":
             messages = messages / (1 + sum(w for _, w, _ in others))
-        return F.silu(layer.own.weight @ x[i] + layer.heard(messages))
+        return F.silu(layer.own.weight @ x[i] + layer.neighbors(messages))
 
     check(layer, edges, one_node)
 
