@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, Self, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
@@ -481,6 +481,12 @@ class Coordination:
     """Fewest and most neighbours of an atom, by element symbol."""
 
 
+_TARGET_FIELDS = {
+    *("level", "shape", "size", "classes", "unit", "energy", "derived_from", "origin", "charge"),
+    *("mean", "std", "sum", "bounds"),
+}
+"""Fields of a head that ``Manifest.targets`` returns."""
+
 Scores = dict[str, float | int | str | None]
 """Scores of a head by name, None where there is none, and its ``unit``."""
 
@@ -608,24 +614,10 @@ class Manifest(Config):
         """Return the statistics of the targets that a net's constructor needs.
 
         Returns:
-            By head, with ``level shape size classes unit energy derived_from origin charge mean
-            std sum``.
+            By head, the fields ``_TARGET_FIELDS``.
         """
         return {
-            name: {
-                "level": head.level,
-                "shape": head.shape,
-                "size": head.size,
-                "classes": head.classes,
-                "unit": head.unit,
-                "energy": head.energy,
-                "derived_from": head.derived_from,
-                "origin": head.origin,
-                "charge": head.charge,
-                "mean": head.mean,
-                "std": head.std,
-                "sum": head.sum,
-            }
+            name: cast("TargetStats", head.model_dump(include=_TARGET_FIELDS))
             for name, head in self.heads.items()
         }
 

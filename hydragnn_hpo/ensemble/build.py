@@ -102,11 +102,10 @@ from hydragnn_hpo.ensemble.engine import (
 )
 from hydragnn_hpo.ensemble.inference import (
     as_array,
-    compute_trust,
-    head_prediction,
+    describe_heads,
     neighbor_counts,
 )
-from hydragnn_hpo.ensemble.local_descriptors import find_start
+from hydragnn_hpo.ensemble.local_descriptors import predict_simply
 from hydragnn_hpo.ensemble.member_selection import (
     MemberSelection,
     ScoredHead,
@@ -721,27 +720,18 @@ def _describe_rows(
         single: predictions of the best candidate for those rows, [R, w].
         result: has the predictions from the elements and from local descriptors.
     """
-    numbers, sizes, by_elements, by_descriptor = (list[np.ndarray]() for _ in range(4))
-    baseline = result.simpler.baselines.get(name)
-    local = result.simpler.local
     target = context.targets[name]
-    bounds = context.bounds(name)
-    start = find_start(baseline, target.get("origin"), target.get("charge"))
+    baseline = result.simpler.baselines.get(name)
+    numbers, sizes, parts = [], [], []
     for piece in context.take(context.rows_of("test")):
         numbers.append(np.asarray(piece.numbers))
         sizes.append(piece.num_nodes())
-        if baseline is not None:
-            by_elements.append(baseline.predict(piece))
-        if local is not None and name in local.heads:
-            by_descriptor.append(local.predict(name, piece, start))
+        parts.append(predict_simply(name, target, piece, baseline, result.simpler.local))
     elements = np.concatenate(numbers)
     graph = context.graph_of_row(name, "test")[mask]
     own = elements[mask] if context.is_node(name) else None
     others = {"mean": np.broadcast_to(_center(target), single.shape)}
-    if by_elements:
-        others["elements"] = clip_to_bounds(np.concatenate(by_elements)[mask], bounds)
-    if by_descriptor:
-        others["descriptor"] = clip_to_bounds(np.concatenate(by_descriptor)[mask], bounds)
+    others |= {key: np.concatenate([part[key] for part in parts])[mask] for key in parts[0]}
     if len(context.candidates) > 1:
         others["single"] = single
     kinds = find_kinds(elements, np.concatenate(sizes), graph, own)
@@ -889,12 +879,11 @@ def _trust_on_test(
     for first in range(0, len(indices), GRAPHS_TOGETHER):
         columns = context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
         last = first + columns.num_graphs
-        heads = {}
+        parts = {}
         for name, shares in weights.items():
             a, b = (ends[first], ends[last]) if context.is_node(name) else (first, last)
-            mix = _mix(predictions, name, shares, np.arange(a, b), context.bounds(name))
-            heads[name] = head_prediction(manifest.heads[name], columns, [mix])
-        trust += compute_trust(manifest, columns, heads)
+            parts[name] = [_mix(predictions, name, shares, np.arange(a, b), context.bounds(name))]
+        trust += describe_heads(manifest, columns, parts).trust
     return np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
 
 
@@ -1125,30 +1114,16 @@ def _head(
     context: BuildContext, name: str, calibration: Calibration, baseline: CompositionModel | None
 ) -> HeadEntry:
     target = context.targets[name]
-    return HeadEntry(
-        level=target["level"],
-        shape=target["shape"],
-        size=target.get("size"),
-        axis=target.get("axis"),
-        classes=target.get("classes"),
-        means=target.get("means"),
-        unit=target["unit"],
-        unit_guessed=target.get("unit_guessed", False),
-        energy=target.get("energy"),
-        extensive=target.get("extensive"),
-        derived_from=target.get("derived_from"),
-        origin=target.get("origin"),
-        charge=target.get("charge"),
-        description=target.get("description", ""),
-        mean=target["mean"],
-        std=target["std"],
-        lowest=target.get("min"),
-        highest=target.get("max"),
-        bounds=target.get("bounds"),
-        sum=target.get("sum"),
-        calibration=calibration,
-        baseline=None if baseline is None else baseline.as_entry(),
-        elements=context.labelled_elements[name],
+    described = {key: value for key, value in target.items() if key in HeadEntry.model_fields}
+    return HeadEntry.model_validate(
+        described
+        | {
+            "lowest": target.get("min"),
+            "highest": target.get("max"),
+            "calibration": calibration,
+            "baseline": None if baseline is None else baseline.as_entry(),
+            "elements": context.labelled_elements[name],
+        }
     )
 
 
@@ -1241,7 +1216,10 @@ def _make_table(
         "method": choice.kept,
         "why": choice.why,
         "folds": manifest.created_by.folds,
-        "members": [_member_row(member) for member in manifest.members],
+        "members": [
+            cast("EnsembleMember", {**member.model_dump(), "weight": member.weight})
+            for member in manifest.members
+        ],
         "heads": cast("dict[str, HeadScores]", manifest.evaluation),
         "selection": choice.selection,
         "leaderboard": list_leaderboard(context.run),
@@ -1251,16 +1229,6 @@ def _make_table(
         "candidates": _candidate_errors(context),
         "by_size": by_size,
         "test_twins": None if twins is None else twins.near,
-    }
-
-
-def _member_row(member: MemberEntry) -> EnsembleMember:
-    return {
-        "trial": member.trial,
-        "weights": member.weights,
-        "objective": member.objective,
-        "val_mae": member.val_mae,
-        "weight": member.weight,
     }
 
 

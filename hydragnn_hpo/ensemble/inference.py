@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -68,15 +68,55 @@ Timer = Callable[[Engine, GraphSet, np.ndarray], float]
 """Returns the seconds that an engine takes for one batch, see ``time_engine``."""
 
 
-def head_prediction(
+def describe_heads(
+    manifest: Manifest,
+    columns: Columns,
+    parts: Mapping[str, Sequence[Moments]],
+    *,
+    levels: Sequence[int] = (),
+    members: Mapping[str, "MemberValues"] | None = None,
+    strata: Strata | None = None,
+    unlabelled: bool = False,
+) -> Prediction:
+    """Turn moments into mean, sigma and intervals of heads, with the reasons to distrust them.
+
+    Args:
+        manifest: manifest of the ensemble, with the calibrations.
+        columns: the structures.
+        parts: moments of the batches in order, R rows in all, of the heads to describe.
+        levels: interval levels besides 90, in percent.
+        members: predictions of each member by head; None if not requested.
+        strata: rule that assigns strata; None if all rows share their quantiles.
+        unlabelled: True also predicts rows that ``find_unlabelled`` lets be missing.
+
+    Returns:
+        The prediction, without its structures.
+    """
+    hidden = {name: find_unlabelled(manifest.heads[name], columns) for name in parts}
+    heads = {
+        name: _describe_head(
+            manifest.heads[name],
+            columns,
+            some,
+            missing=np.zeros_like(hidden[name]) if unlabelled else hidden[name],
+            levels=levels,
+            members=members[name] if members else {},
+            strata=strata,
+        )
+        for name, some in parts.items()
+    }
+    return Prediction(heads, _compute_trust(manifest, columns, heads, hidden))
+
+
+def _describe_head(
     head: HeadEntry,
     columns: Columns,
     parts: Sequence[Moments],
     *,
-    levels: Sequence[int] = (),
-    members: Mapping[str, Sequence[np.ndarray]] | None = None,
-    strata: Strata | None = None,
-    unlabelled: bool = False,
+    missing: np.ndarray,
+    levels: Sequence[int],
+    members: "MemberValues",
+    strata: Strata | None,
 ) -> HeadPrediction:
     """Turn the moments of all batches into mean, sigma and intervals of one head.
 
@@ -84,19 +124,18 @@ def head_prediction(
         head: manifest entry with the calibration.
         columns: the structures.
         parts: moments of the batches in order, R rows in all.
+        missing: mask of the rows without a prediction, [R].
         levels: interval levels besides 90, in percent.
-        members: predictions of each member per batch, by trial; None if not requested.
+        members: predictions of each member per batch, by trial.
         strata: rule that assigns strata; None if all rows share their quantiles.
-        unlabelled: True also predicts rows that ``find_unlabelled`` lets be missing.
     """
     mean = _stack([part.mean for part in parts], head.width)
     node = head.level == "node"
     stratum = None if strata is None else strata.names_of_rows(columns, node=node)
     spread = _stack([part.spread for part in parts], 1)
-    own = {name: np.concatenate(some) for name, some in (members or {}).items() if some}
-    if not unlabelled and (missing := find_unlabelled(head, columns)).any():
-        for values in (mean, spread, *own.values()):
-            values[missing] = np.nan
+    own = {name: np.concatenate(some) for name, some in members.items() if some}
+    for values in (mean, spread, *own.values()):
+        values[missing] = np.nan
     if (fit := head.calibration).temperature is not None:
         return _class_prediction(head, mean, spread, levels=levels, members=own, stratum=stratum)
     noise = _stack([part.noise for part in parts], 1)
@@ -170,8 +209,11 @@ def _reads_positions(head: HeadEntry) -> bool:
     return reads_positions({"origin": head.origin})
 
 
-def compute_trust(
-    manifest: Manifest, here: Columns, heads: Mapping[str, HeadPrediction]
+def _compute_trust(
+    manifest: Manifest,
+    here: Columns,
+    heads: Mapping[str, HeadPrediction],
+    hidden: Mapping[str, np.ndarray],
 ) -> tuple[str, ...]:
     """Find reasons to distrust the predictions of each structure.
 
@@ -184,6 +226,7 @@ def compute_trust(
         manifest: calibration of the heads, elements and coordination of the training data.
         here: the structures.
         heads: predictions for these structures, by head.
+        hidden: masks of the rows that ``find_unlabelled`` finds, by head.
 
     Returns:
         For each structure ``ok``, or the reasons joined by semicolons, [G].
@@ -201,14 +244,13 @@ def compute_trust(
         reasons[row].append(reason)
     for name, head in heads.items():
         entry = manifest.heads[name]
-        hidden = find_unlabelled(manifest.heads[name], here)
         for row in np.flatnonzero(here.pbc.any(axis=1) & _reads_positions(entry)).tolist():
             reasons[row].append(f"no {name} of periodic structures")
         lacking = _lack_labels(manifest, entry, here.numbers)
         for row, number in _pairs(graph_of_node[lacking], here.numbers[lacking]):
             reasons[row].append(f"no label of {name} for {chemical_symbols[number]}")
         graph = graph_of_node if entry.level == "node" else np.arange(here.num_graphs)
-        for row, reason in _reasons_of_head(name, entry, head, graph, hidden):
+        for row, reason in _reasons_of_head(name, entry, head, graph, hidden[name]):
             reasons[row].append(reason)
     return tuple("; ".join(reason) or "ok" for reason in reasons)
 
@@ -264,7 +306,7 @@ def _reasons_of_head(
 def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
     """Check which atoms have a number of neighbours outside their element's training range, [N].
 
-    Atoms of an element absent from the training data are False: ``compute_trust`` reports them as
+    Atoms of an element absent from the training data are False: ``_compute_trust`` reports them as
     unseen elements.
 
     Args:
@@ -422,14 +464,16 @@ class Ensemble:
             for name, moments in self.moments(columns, piece, values if members else None).items():
                 parts[name].append(moments)
         here = columns.take(indices)
-        strata = self.manifest.strata
-        finish = partial(head_prediction, levels=levels, strata=strata, unlabelled=unlabelled)
-        heads = {
-            name: finish(head, here, parts[name], members=values[name])
-            for name, head in self.manifest.heads.items()
-        }
-        trust = compute_trust(self.manifest, here, heads)
-        return Prediction(heads, trust, self._describe(structures, columns, indices))
+        prediction = describe_heads(
+            self.manifest,
+            here,
+            parts,
+            levels=levels,
+            members=values,
+            strata=self.manifest.strata,
+            unlabelled=unlabelled,
+        )
+        return replace(prediction, structures=self._describe(structures, columns, indices))
 
     def _warn_of_levels(self, levels: Sequence[int]) -> None:
         """Log once what had too few groups for the intervals of some levels, in percent."""

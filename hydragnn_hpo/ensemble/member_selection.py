@@ -8,8 +8,8 @@ Shapes: C candidates, M members, R rows (graphs, or nodes of a node-level head),
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, cast
 
 import numpy as np
 
@@ -618,14 +618,8 @@ def compare_members(context: BuildContext, weights: Weights) -> dict[str, HeadDi
         truth, mask = context.truth(name, "sel")
         chosen = np.flatnonzero(share)
         diversity = compute_diversity(stored[name][chosen][:, mask], truth[mask], share[chosen])
-        by_head[name] = {
-            "members": [context.candidates[c].trial for c in chosen],
-            "correlation": diversity.correlation,
-            "mean_correlation": diversity.mean_correlation,
-            "mse": diversity.mse,
-            "mean_member_mse": diversity.mean_member_mse,
-            "ambiguity": diversity.ambiguity,
-        }
+        members = [context.candidates[c].trial for c in chosen]
+        by_head[name] = cast("HeadDiversity", {"members": members, **asdict(diversity)})
     return by_head
 
 
