@@ -601,8 +601,8 @@ def judge_single(head: HeadEvidence) -> Conclusion | None:
     elif z > CLEAR:
         level = "warning"
         sentence = (
-            f"is {-change:.0f} % worse than {reference}: use that trial, or train it again with new "
-            "seeds (ensemble build RUN --reseed 3)."
+            f"is {-change:.0f} % worse than {reference}: use that trial, or train it again with "
+            "new seeds (ensemble build RUN --reseed 3)."
         )
     else:
         way = f"{abs(change):.0f} % {'better' if change >= 0 else 'worse'} than"
@@ -764,7 +764,7 @@ def judge_training(search: SearchEvidence) -> Conclusion | None:
 
 
 def judge_search(search: SearchEvidence) -> Conclusion | None:
-    """Check whether the search was still conclusion better trials when it ended."""
+    """Check whether the search was still finding better trials when it ended."""
     count = len(search.objectives)
     gain = _late_gain(search.objectives, count // 3) if count >= 9 else 0.0
     if gain < GAIN:
