@@ -16,9 +16,9 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, Self, TypedDict
+from typing import Annotated, Any, Self, TypedDict
 
 import numpy as np
 from annotated_types import Len
@@ -64,28 +64,6 @@ _BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
 """HTTP statuses sent before the body is read; the connection is closed after them."""
 
 
-class RequestLimits(TypedDict):
-    """The ``Limits`` that a client must know; ``Limits`` documents them."""
-
-    body_bytes: int
-    structures: int
-    atoms: int
-    edges: int
-    seconds: float
-
-
-class HeadInfo(TypedDict):
-    """One predicted target, as ``HeadEntry`` documents it."""
-
-    level: str
-    shape: str
-    size: NotRequired[int]
-    axis: NotRequired[dict[str, JsonValue]]
-    classes: NotRequired[Sequence[str]]
-    unit: str
-    description: str
-
-
 class EnsembleInfo(TypedDict):
     """The ensemble's part of the response to ``GET /info``."""
 
@@ -93,8 +71,8 @@ class EnsembleInfo(TypedDict):
     """Version of hydragnn-hpo that wrote the ensemble."""
     data: dict[str, JsonValue]
     """The training data, see ``artefact.Provenance``."""
-    heads: dict[str, HeadInfo]
-    """Predicted targets by name."""
+    heads: dict[str, dict[str, JsonValue]]
+    """Predicted targets by name: some fields of ``artefact.HeadEntry``."""
     elements: list[int]
     """Atomic numbers in the training data, rising."""
     cutoff: float
@@ -110,8 +88,8 @@ class EnsembleInfo(TypedDict):
 class ServiceInfo(EnsembleInfo):
     """The response to ``GET /info``."""
 
-    limits: RequestLimits
-    """Limits of a request."""
+    limits: dict[str, float]
+    """Limits of a request: the fields of ``Limits`` that a client must know."""
     structure: dict[str, JsonValue]
     """JSON schema of a structure of ``POST /predict``."""
 
@@ -408,13 +386,8 @@ class PredictService:
     async def info(self, request: Request) -> Response:
         """Respond with ``ServiceInfo``: the heads, the limits, and the schema of a structure."""
         self._check_token(request)
-        limits: RequestLimits = {
-            "body_bytes": self.limits.body_bytes,
-            "structures": self.limits.structures,
-            "atoms": self.limits.atoms,
-            "edges": self.limits.edges,
-            "seconds": self.limits.seconds,
-        }
+        limits = asdict(self.limits)
+        del limits["waiting"]
         about: ServiceInfo = {
             **describe_ensemble(self.worker.ensemble.manifest),
             "limits": limits,
