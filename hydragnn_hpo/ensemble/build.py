@@ -30,6 +30,7 @@ from hydragnn_hpo.config import (
     Bounds,
     CardConfig,
     ModelConfig,
+    TrialConfig,
     find_published,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
@@ -225,8 +226,17 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     tested.arrays.update(_distances_on_test(context, features, members))
     tested.arrays["trust"] = _trust_on_test(context, manifest, mixed, weights["kept"])
     _write_report(context.run, table, tested.arrays)
-    content = _gather_content(context, manifest, tensors, data)
-    content = replace(content, features=features, local=simpler.local, local_members=joined.models)
+    parts = _describe_nets(context, manifest)
+    content = ArtefactContent(
+        manifest=manifest,
+        configs=parts,
+        weights={name: tensors[name] for name in parts},
+        cards={card.name: card for card in context.cards},
+        calibration_data=data if data is not None and data.values <= MOST_VALUES else None,
+        features=features,
+        local=simpler.local,
+        local_members=joined.models,
+    )
     write_artefact(context.run.ensemble, content)
     return table
 
@@ -1271,33 +1281,11 @@ def _write_report(run: RunDir, table: EnsembleTable, arrays: dict[str, np.ndarra
     write_json(run.report / TABLE, {k: v for k, v in table.items() if k != "path"})
 
 
-def _gather_content(
-    context: BuildContext,
-    manifest: Manifest,
-    tensors: Mapping[str, dict[str, Tensor]],
-    data: CalibrationData | None,
-) -> ArtefactContent:
-    """Return what the file holds of nets and data.
-
-    Args:
-        context: data shared by all steps of the build.
-        manifest: manifest of the ensemble.
-        tensors: weights of all nets, by trial.
-        data: what pruning needs; left out where it is too large.
-    """
+def _describe_nets(context: BuildContext, manifest: Manifest) -> dict[str, TrialConfig]:
+    """Return the configurations of the members, by trial."""
     names = {member.trial for member in manifest.members}
-    return ArtefactContent(
-        manifest=manifest,
-        configs={
-            net.trial: net.config
-            for candidate in context.candidates
-            for net in candidate.nets
-            if net.trial in names
-        },
-        weights={name: tensors[name] for name in names},
-        cards={card.name: card for card in context.cards},
-        calibration_data=data if data is not None and data.values <= MOST_VALUES else None,
-    )
+    every = [net for candidate in context.candidates for net in candidate.nets]
+    return {net.trial: net.config for net in every if net.trial in names}
 
 
 def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:

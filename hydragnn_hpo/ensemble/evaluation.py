@@ -522,19 +522,14 @@ def _evaluate_head(
     evidence = collect_evidence(head, predicted, known, facts)
     figures["elements_mae"] = evidence.elements.mae
     figures["descriptor_mae"] = evidence.descriptor.mae
-    by_distance = _compare_with_distance(predicted, whole["distance"], facts.group)
+    error = np.abs(predicted.residual).mean(axis=1)
+    distance = whole["distance"]
+    by_distance = None
+    if np.isfinite(distance).all():
+        by_distance = compute_distance_figures(error, distance, facts.group)
     done.heads[name] = HeadEvaluation(
-        entry, predicted, figures, strata, graph, atom, evidence, whole["distance"], by_distance
+        entry, predicted, figures, strata, graph, atom, evidence, distance, by_distance
     )
-
-
-def _compare_with_distance(
-    predicted: HeadOnLabels, distance: np.ndarray, group: np.ndarray
-) -> DistanceFigures | None:
-    """Compare errors with distances to the training set, [R]; None if these are not known."""
-    if not np.isfinite(distance).all():
-        return None
-    return compute_distance_figures(np.abs(predicted.residual).mean(axis=1), distance, group)
 
 
 def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:

@@ -92,89 +92,32 @@ def describe_heads(
     Returns:
         The prediction, without its structures.
     """
-    hidden = {name: find_unlabelled(manifest.heads[name], columns) for name in parts}
-    heads = {
-        name: _describe_head(
-            manifest.heads[name],
-            columns,
-            some,
-            missing=np.zeros_like(hidden[name]) if unlabelled else hidden[name],
-            levels=levels,
-            members=members[name] if members else {},
-            strata=strata,
-        )
-        for name, some in parts.items()
-    }
+    heads = {}
+    hidden = {}
+    for name, some in parts.items():
+        head = manifest.heads[name]
+        fit = head.calibration
+        node = head.level == "node"
+        mean = _stack([part.mean for part in some], head.width)
+        spread = _stack([part.spread for part in some], 1)
+        values = members[name].items() if members else ()
+        own = {trial: np.concatenate(each) for trial, each in values}
+        hidden[name] = find_unlabelled(head, columns)
+        for array in () if unlabelled else (mean, spread, *own.values()):
+            array[hidden[name]] = np.nan
+        stratum = None if strata is None else strata.names_of_rows(columns, node=node)
+        if fit.temperature is not None:
+            mean = calibrate_probabilities(mean, fit)
+            std = class_std(mean)
+            ends = {n: class_sets(mean, fit, n / 100, stratum) for n in (90, *levels)}
+        else:
+            noise = _stack([part.noise for part in some], 1)
+            std = fit.sigma(spread, noise, fit.factor_of_rows(columns, mean, node=node))
+            half = {n: fit.half_width(std, n / 100, stratum) for n in (90, *levels)}
+            ends = {n: _interval(mean, wide, head) for n, wide in half.items()}
+        bounds = {level: ends[level] for level in levels}
+        heads[name] = HeadPrediction(mean, std, spread, *ends[90], bounds=bounds, members=own)
     return Prediction(heads, _compute_trust(manifest, columns, heads, hidden))
-
-
-def _describe_head(
-    head: HeadEntry,
-    columns: Columns,
-    parts: Sequence[Moments],
-    *,
-    missing: np.ndarray,
-    levels: Sequence[int],
-    members: "MemberValues",
-    strata: Strata | None,
-) -> HeadPrediction:
-    """Turn the moments of all batches into mean, sigma and intervals of one head.
-
-    Args:
-        head: manifest entry with the calibration.
-        columns: the structures.
-        parts: moments of the batches in order, R rows in all.
-        missing: mask of the rows without a prediction, [R].
-        levels: interval levels besides 90, in percent.
-        members: predictions of each member per batch, by trial.
-        strata: rule that assigns strata; None if all rows share their quantiles.
-    """
-    mean = _stack([part.mean for part in parts], head.width)
-    node = head.level == "node"
-    stratum = None if strata is None else strata.names_of_rows(columns, node=node)
-    spread = _stack([part.spread for part in parts], 1)
-    own = {name: np.concatenate(some) for name, some in members.items() if some}
-    for values in (mean, spread, *own.values()):
-        values[missing] = np.nan
-    if (fit := head.calibration).temperature is not None:
-        return _class_prediction(head, mean, spread, levels=levels, members=own, stratum=stratum)
-    noise = _stack([part.noise for part in parts], 1)
-    sigma = fit.sigma(spread, noise, fit.factor_of_rows(columns, mean, node=node))
-    ends = _interval(mean, fit.half_width(sigma, 0.9, stratum), head)
-    half = {n: fit.half_width(sigma, n / 100, stratum) for n in levels}
-    bounds = {n: _interval(mean, half[n], head) for n in levels}
-    return HeadPrediction(mean, sigma, spread, *ends, bounds=bounds, members=own)
-
-
-def _class_prediction(
-    head: HeadEntry,
-    mean: np.ndarray,
-    spread: np.ndarray,
-    *,
-    levels: Sequence[int],
-    members: Mapping[str, np.ndarray],
-    stratum: np.ndarray | None,
-) -> HeadPrediction:
-    """Return probabilities of classes, and sets of classes as intervals, see ``class_sets``.
-
-    Args:
-        head: manifest entry with the temperature.
-        mean: mean of the members' probabilities, [R, C].
-        spread: spread of the members, [R, 1].
-        levels: levels of sets besides 90, in percent.
-        members: probabilities of each member, by trial.
-        stratum: name of each row's stratum, [R]; None if all share their thresholds.
-    """
-    fit = head.calibration
-    probability = calibrate_probabilities(mean, fit)
-    return HeadPrediction(
-        probability,
-        class_std(probability),
-        spread,
-        *class_sets(probability, fit, 0.9, stratum),
-        bounds={level: class_sets(probability, fit, level / 100, stratum) for level in levels},
-        members=members,
-    )
 
 
 def _interval(mean: np.ndarray, half: np.ndarray, head: HeadEntry) -> tuple[np.ndarray, np.ndarray]:

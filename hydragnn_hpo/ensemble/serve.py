@@ -64,8 +64,8 @@ _BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
 """HTTP statuses sent before the body is read; the connection is closed after them."""
 
 
-class EnsembleInfo(TypedDict):
-    """The ensemble's part of the response to ``GET /info``."""
+class ServiceInfo(TypedDict):
+    """The response to ``GET /info``."""
 
     package: str
     """Version of hydragnn-hpo that wrote the ensemble."""
@@ -83,11 +83,6 @@ class EnsembleInfo(TypedDict):
     """Unit of each known property that a structure must bring in its ``info``."""
     evaluation: dict[str, dict[str, float | int | str | None]]
     """Scores on the test split by head."""
-
-
-class ServiceInfo(EnsembleInfo):
-    """The response to ``GET /info``."""
-
     limits: dict[str, float]
     """Limits of a request: the fields of ``Limits`` that a client must know."""
     structure: dict[str, JsonValue]
@@ -386,14 +381,7 @@ class PredictService:
     async def info(self, request: Request) -> Response:
         """Respond with ``ServiceInfo``: the heads, the limits, and the schema of a structure."""
         self._check_token(request)
-        limits = asdict(self.limits)
-        del limits["waiting"]
-        about: ServiceInfo = {
-            **describe_ensemble(self.worker.ensemble.manifest),
-            "limits": limits,
-            "structure": StructureRequest.model_json_schema(),
-        }
-        return JSONResponse(about)
+        return JSONResponse(describe_service(self.worker.ensemble.manifest, self.limits))
 
     async def predict(self, request: Request) -> Response:
         """Answer with a ``PredictResponse``: every head for each structure."""
@@ -679,10 +667,10 @@ class PredictWorker:
         return [record for row in rows for record in self._predict_rows(columns, [row])]
 
 
-def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
-    """Return the heads, training data and test scores of an ensemble."""
+def describe_service(manifest: Manifest, limits: Limits) -> ServiceInfo:
+    """Return what a client must know of an ensemble and of requests."""
     shown = {"level", "shape", "size", "axis", "classes", "unit", "description"}
-    plain: EnsembleInfo = replace_nonfinite(
+    plain: ServiceInfo = replace_nonfinite(
         {
             "package": manifest.package,
             "data": manifest.data.model_dump(mode="json"),
@@ -695,6 +683,8 @@ def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
             "members": len(manifest.members),
             "info": {name: item.unit for name, item in manifest.attributes.items()},
             "evaluation": manifest.evaluation,
+            "limits": {key: each for key, each in asdict(limits).items() if key != "waiting"},
+            "structure": StructureRequest.model_json_schema(),
         }
     )
     return plain
