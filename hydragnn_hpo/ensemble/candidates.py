@@ -34,6 +34,7 @@ from hydragnn_hpo.ensemble.calibrate import (
     elements_of_rows,
     graph_of_row,
     size_strata,
+    take_pieces,
 )
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.file_records import RankedTrial, StoreStats, TargetStats
@@ -271,8 +272,7 @@ def read_truth(
         The values, [R, w] in fp64, in the target's unit; and a mask of the rows with a label, [R].
     """
     values, masks = [], []
-    for first in range(0, max(len(indices), 1), GRAPHS_TOGETHER):
-        columns = graphs.take(indices[first : first + GRAPHS_TOGETHER])
+    for columns in take_pieces(graphs, indices):
         values.append(columns.targets[target])
         mask = columns.masks[target]
         node = columns.levels[target] == "node"

@@ -52,6 +52,7 @@ from hydragnn_hpo.ensemble.engine import (
 )
 from hydragnn_hpo.ensemble.local_descriptors import LocalModels
 from hydragnn_hpo.ensemble.local_members import LocalMember, open_local_members
+from hydragnn_hpo.ensemble.neighbor_densities import edges_of
 from hydragnn_hpo.ensemble.prediction import HeadPrediction, PredictedStructures, Prediction
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import DataError
@@ -267,12 +268,7 @@ def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
 
 def neighbor_counts(columns: Columns, cutoff: float) -> np.ndarray:
     """Count the neighbours of each atom within a cutoff in angstrom, images included, [N]."""
-    edges_of = np.diff(columns.edge_offset)
-    first = columns.node_offset[:-1]
-    graph = np.repeat(np.arange(columns.num_graphs), edges_of)
-    sender, receiver = (columns.edges + first[graph][:, None]).T
-    shift = np.einsum("ek,ekx->ex", columns.edge_shift, columns.cell[graph])
-    vectors = columns.positions[receiver] + shift - columns.positions[sender]
+    _, receiver, vectors = edges_of(columns)
     near = np.einsum("ex,ex->e", vectors, vectors) <= cutoff**2
     counts: np.ndarray = np.bincount(receiver[near], minlength=len(columns.numbers))
     return counts
