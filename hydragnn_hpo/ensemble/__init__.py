@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     )
     from hydragnn_hpo.ensemble.predict_output import (
         EXTXYZ_SUFFIXES,
-        OutputColumns,
         OutputFormat,
         PartHeader,
         PredictedRows,
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.torch_export import export_program
     from hydragnn_hpo.ensemble.uncertainty_scores import (
         bins_of_equal_count,
-        compute_curves,
         compute_distance_figures,
         flatten_values,
     )
@@ -84,7 +82,6 @@ __all__ = [
     "LabelledStructures",
     "Limits",
     "Manifest",
-    "OutputColumns",
     "OutputFormat",
     "PartHeader",
     "PickRequest",
@@ -104,7 +101,6 @@ __all__ = [
     "build_ensemble",
     "check_picks_format",
     "choose_members",
-    "compute_curves",
     "compute_distance_figures",
     "device_of",
     "evaluate_ensemble",
