@@ -25,7 +25,8 @@ SOURCES = (
     *(
         "hydragnn_hpo/**/*.md",
         "tests/README.md",
-        "tests/gpu/**/*.md",
+        "tests/gpu/*.md",
+        "tests/gpu/results/*.json",
         "tests/benchmarks/*.md",
         "tests/benchmarks/**/*.png",
     ),

@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from processes import find_orphans
 
 from hydragnn_hpo.cli import acceptance
 from hydragnn_hpo.cli.acceptance import STEPS
 from hydragnn_hpo.launching import find_job_hosts
-from hydragnn_hpo.launching.process_control import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(2400)]
 
