@@ -234,7 +234,7 @@ def weigh_by_loss(heads: Sequence[ScoredHead]) -> np.ndarray:
 
 
 def shrink_weights(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
-    """Average greedy selections of some candidates, shrunk towards the weights of ``weigh_by_loss``.
+    """Average greedy selections of some candidates, shrunk towards the weights by loss.
 
     With G groups the average counts G / (G + ``EQUAL_GROUPS``).
 
@@ -250,9 +250,8 @@ def shrink_weights(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
     """
     groups = len(np.unique(np.concatenate([head.group for head in heads])))
     known = groups / (groups + EQUAL_GROUPS)
-    weights: np.ndarray = known * average_bags(heads, Terms(rounds)) + (1.0 - known) * weigh_by_loss(
-        heads
-    )
+    drawn = average_bags(heads, Terms(rounds))
+    weights: np.ndarray = known * drawn + (1.0 - known) * weigh_by_loss(heads)
     return weights
 
 

@@ -28,13 +28,13 @@ from hydragnn_hpo.ensemble.member_selection import (
     compute_errors,
     compute_size_curves,
     greedy_order,
-    weigh_by_loss,
     loss,
     make_scored_heads,
     select_greedy,
     select_members,
     select_top_k,
     weigh_alone,
+    weigh_by_loss,
     weigh_members,
 )
 from hydragnn_hpo.layout import RunDir
