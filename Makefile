@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: demo test test-fast test-stress release-check test-slice test-again lint reference docs wheelhouse clean
+.PHONY: demo test test-fast test-stress release-check test-slice test-again lint docs wheelhouse clean
 
 demo: $(READY)
 	$(BIN)/hydragnn-hpo run workflows/quickstart.toml --run runs/quickstart
@@ -54,11 +54,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The pages of all settings and commands, from the code; a test says when they are out of date.
-reference: $(READY)
-	$(BIN)/hydragnn-hpo reference --out .
-
-# The documentation site, into site/: open site/index.html. Warnings are errors.
+# The documentation site, with the pages of all settings and commands, into site/: open site/index.html. Warnings are errors.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 

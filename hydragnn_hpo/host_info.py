@@ -163,12 +163,6 @@ def start_ticks(pid: int | str) -> int | None:
     return int(fields[19]) if fields else None
 
 
-def is_running(pid: int) -> bool:
-    """Check whether a process exists and is no zombie."""
-    fields = read_process_stat(pid)
-    return bool(fields) and fields[0] not in "ZX"
-
-
 def processes_of_group(group: int) -> Iterator[int]:
     """Yield the ids of the running processes of a process group, zombies left out."""
     for name in filter(str.isdigit, os.listdir("/proc")):

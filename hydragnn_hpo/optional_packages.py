@@ -25,6 +25,7 @@ class OptionalPackage(NamedTuple):
 OPTIONAL: Mapping[str, OptionalPackage] = {
     "adios2": OptionalPackage("ADIOS2", "", "a graph store"),
     "ase_db_backends": OptionalPackage("ase-db-backends", "lmdb", "an LMDB file"),
+    "conda_pack": OptionalPackage("conda-pack", "pack", "an archive of a conda environment"),
     "deephyper": OptionalPackage("DeepHyper", "search", "search.brain 'deephyper'"),
     "h11": OptionalPackage("h11", "serve", "a service over HTTP"),
     "lmdb": OptionalPackage("lmdb", "lmdb", "an LMDB file"),

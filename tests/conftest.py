@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from ray_cluster import RayCluster
 from second_try import pytest_addoption, pytest_configure
 from stores import write_store
-from virtual_slurm import VirtualSlurm, missing
+from virtual_slurm import VirtualSlurm, started
 
 from hydragnn_hpo.config.data_config import CardConfig, FileConfig, TargetConfig
 from hydragnn_hpo.data.columns import Columns, Names, offsets
@@ -126,14 +126,8 @@ def many_windows(random_columns: Columns, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualSlurm]:
     """A real Slurm of four virtual hosts."""
-    if reason := missing():
-        pytest.skip(f"no Slurm: {reason}")
-    cluster = VirtualSlurm(tmp_path_factory.mktemp("slurm"), hosts=4)
-    try:
-        cluster.start()
+    with started(tmp_path_factory.mktemp("slurm"), 4) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.launching.process_control import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import RUN, find_tagged, run_tag
 from hydragnn_hpo.leases import RankLease
 
 SECONDS = 120.0
@@ -50,6 +50,11 @@ def named_so(pids: Iterable[int], name: str) -> list[int]:
             if comm == name:
                 result[pid] = int(rest.split()[1])
     return [pid for pid, parent in result.items() if parent not in result]
+
+
+def find_orphans(tag: str) -> list[int]:
+    """Find the processes of a run on this host by its ``run_tag``."""
+    return find_tagged(RUN, tag)
 
 
 def tagged(run: Path, name: str) -> list[int]:

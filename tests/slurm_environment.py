@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
-from virtual_slurm import VirtualSlurm
+from virtual_slurm import VirtualSlurm, started
 
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.launching import batch_jobs, scheduler_commands, slurm_allocation
@@ -229,14 +229,10 @@ def handed_on() -> Iterator[None]:
 @contextlib.contextmanager
 def probed_cluster(folder: Path) -> Iterator[tuple[VirtualSlurm, str]]:
     """Start three hosts, two of them in a running job, with a second partition."""
-    cluster = VirtualSlurm(folder, hosts=3)
-    try:
-        cluster.start()
+    with started(folder, 3) as cluster:
         short = ("PartitionName=short", "Nodes=node3", "MaxTime=1")
         cluster.ask("scontrol", "create", *short)
         yield cluster, cluster.allocate(2)["SLURM_JOB_ID"]
-    finally:
-        cluster.stop()
 
 
 def main() -> None:

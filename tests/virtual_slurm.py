@@ -10,11 +10,14 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import pytest
 from processes import until
 
+from hydragnn_hpo.launching import batch_jobs
 from hydragnn_hpo.launching.host_network import is_free
 from hydragnn_hpo.launching.process_control import die_with_parent, end_tagged, find_tagged
 
@@ -22,6 +25,9 @@ TAG, HOST_TAG = "HPO_TEST_SLURM", "HPO_TEST_SLURM_HOST"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "scontrol", "sinfo")
 SECONDS = 120.0
 """Patience with Slurm, which is quick only where it is quiet."""
+
+PATIENCE = 600.0
+"""Seconds for a job of a campaign: the machine may be very busy."""
 
 PORTS = range(61_000, 65_000)
 BLOCK = 16
@@ -278,3 +284,28 @@ def children(pid: int) -> list[int]:
             for child in map(int, (task / "children").read_text().split()):
                 results += [child, *children(child)]
     return results
+
+
+@contextlib.contextmanager
+def started(folder: Path, hosts: int, **options: Any) -> Iterator[VirtualSlurm]:
+    """Start a cluster and stop it at the end; skip the test where there can be none."""
+    if reason := missing():
+        pytest.skip(f"no Slurm: {reason}")
+    cluster = VirtualSlurm(folder, hosts, **options)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def serve_campaigns(
+    cluster: VirtualSlurm, hpo: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[VirtualSlurm]:
+    """Let commands find a cluster, and empty its queue at the end of a test."""
+    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    monkeypatch.setattr(batch_jobs, "QUERY_SECONDS", PATIENCE)
+    yield cluster
+    cluster.ask("scancel", "--user=root")
+    hpo.wait_for(lambda: not cluster.ask("squeue", "-h").strip(), "an empty queue", PATIENCE)
+    cluster.release()

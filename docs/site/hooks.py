@@ -1,14 +1,20 @@
 """Which pages of the repository belong to the documentation site, and at which address.
 
 Every page keeps its path in the repository as its name for links, so a link works on the site as it
-does in a checkout, and no sentence is written twice. Only addresses are shorter.
+does in a checkout, and no sentence is written twice. Only addresses are shorter. The pages of all
+settings and commands are made from the code.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from typer.main import get_command
+
+from hydragnn_hpo.cli.command_line import app
+from hydragnn_hpo.cli.reference_pages import commands_page, settings_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +25,8 @@ SOURCES = (
     *(
         "hydragnn_hpo/**/*.md",
         "tests/README.md",
-        "tests/gpu/**/*.md",
+        "tests/gpu/*.md",
+        "tests/gpu/results/*.json",
         "tests/benchmarks/*.md",
         "tests/benchmarks/**/*.png",
     ),
@@ -30,8 +37,6 @@ PLACES = {
     "README.md": "front_page.html",
     "docs/README.md": "index.html",
     "hydragnn_hpo/README.md": "code/index.html",
-    "hydragnn_hpo/config/REFERENCE.md": "reference/settings.html",
-    "hydragnn_hpo/cli/REFERENCE.md": "reference/commands.html",
 }
 """Addresses of single pages."""
 
@@ -50,8 +55,7 @@ BOOSTS = {
     "docs/howto/": 3.0,
     "docs/start.md": 3.0,
     "workflows/tutorials/": 3.0,
-    "hydragnn_hpo/config/REFERENCE.md": 2.0,
-    "hydragnn_hpo/cli/REFERENCE.md": 2.0,
+    "docs/reference/": 2.0,
     "docs/decisions/": 0.2,
     "hydragnn_hpo/": 0.5,
     "tests/": 0.5,
@@ -96,6 +100,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
+def _generate_pages(config: MkDocsConfig) -> Iterator[File]:
+    """Yield the pages of all settings and of all commands."""
+    texts = {"settings": settings_page(), "commands": commands_page(get_command(app))}
+    for name, text in texts.items():
+        page = File.generated(config, f"docs/reference/{name}.md", content=text)
+        page.dest_uri = f"reference/{name}.html"
+        yield page
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Replace the files of ``docs/`` by those of the repository.
 
@@ -120,7 +133,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 dest_uri=address_of(name),
             )
         )
-    return Files([*others, *made])
+    return Files([*others, *made, *_generate_pages(config)])
 
 
 def on_page_markdown(markdown: str, page: Page, **_others: object) -> str:

@@ -6,7 +6,7 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, Utilization
-    from hydragnn_hpo.campaign.backends import backend_on, make_backend
+    from hydragnn_hpo.campaign.backends import backend_on, check_host_count, make_backend
     from hydragnn_hpo.campaign.campaign_checks import (
         CHECKS,
         CheckedCampaign,
@@ -102,6 +102,7 @@ __all__ = [
     "backend_on",
     "build_status",
     "check_campaign",
+    "check_host_count",
     "check_request",
     "check_run_directory",
     "choose_replicates",

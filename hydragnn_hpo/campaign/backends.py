@@ -34,8 +34,6 @@ JOINS = "slurm"
 TETHERED = "local"
 """The backend whose ranks end at once with their controller; others run on until a lease lapses."""
 
-Make = Callable[[MachineConfig, Path, tuple[str, ...]], Backend]
-
 
 def make_backend(config: CampaignConfig, run: Path) -> Backend:
     """Start the backend of a campaign.
@@ -49,7 +47,8 @@ def make_backend(config: CampaignConfig, run: Path) -> Backend:
         JobError: what should start it does not answer.
     """
     check_launcher(config)
-    return backend_on(config.machine, run, preload_of(config))
+    fewest = config.launch.min_hosts
+    return backend_on(config.machine, run, preload_of(config), min_hosts=fewest)
 
 
 def spreads_stores(config: CampaignConfig) -> bool:
@@ -114,13 +113,29 @@ def _check_mpi(machine: MachineConfig) -> None:
             find_mpiexec()
 
 
-def backend_on(machine: MachineConfig, run: Path, preload: tuple[str, ...] = PRELOAD) -> Backend:
+def check_host_count(fewest: int, hosts: int) -> None:
+    """Check that an allocation has as many hosts as a campaign needs.
+
+    Raises:
+        ConfigError: it has fewer.
+    """
+    if hosts < fewest:
+        raise ConfigError(
+            f"launch.min_hosts is {fewest}, but the allocation has {hosts} hosts: lower it, or ask "
+            "for more hosts."
+        )
+
+
+def backend_on(
+    machine: MachineConfig, run: Path, preload: tuple[str, ...] = PRELOAD, *, min_hosts: int = 0
+) -> Backend:
     """Start the backend of a machine.
 
     Args:
         machine: the machine.
         run: an existing folder on storage shared by all hosts; only this controller uses it.
         preload: names of modules that ranks import in advance.
+        min_hosts: fewest hosts that an allocation must have.
 
     Raises:
         ConfigError: the machine does not have what is asked for.
@@ -130,6 +145,10 @@ def backend_on(machine: MachineConfig, run: Path, preload: tuple[str, ...] = PRE
     if machine.backend not in OUTLIVES and (strays := end_orphans(run_tag(run))):
         logger.warning("ended %d processes that a lost controller had left", len(strays))
     tell_overruled(machine)
+    if machine.backend in _TRANSPORTS:
+        transport = _TRANSPORTS[machine.backend](machine, run)
+        check_host_count(min_hosts, len(transport.hosts))
+        return fleet_on(transport, machine, run, preload)
     return _BACKENDS[machine.backend](machine, run, preload)
 
 
@@ -204,16 +223,16 @@ def fleet_on(
     )
 
 
-def _slurm(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
+def _slurm(machine: MachineConfig, run: Path) -> Transport:
     from hydragnn_hpo.launching import slurm_transport
 
-    return fleet_on(slurm_transport(machine, run), machine, run, preload)
+    return slurm_transport(machine, run)
 
 
-def _mpiexec(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
+def _mpiexec(machine: MachineConfig, run: Path) -> Transport:
     from hydragnn_hpo.launching import mpiexec_transport
 
-    return fleet_on(mpiexec_transport(machine, run), machine, run, preload)
+    return mpiexec_transport(machine, run)
 
 
 def _ray(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
@@ -222,9 +241,11 @@ def _ray(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend
     return RayBackend(machine, run_dir=run, preload=preload)
 
 
-_BACKENDS: dict[str, Make] = {
-    "local": _local,
+_TRANSPORTS: dict[str, Callable[[MachineConfig, Path], Transport]] = {
     "slurm": _slurm,
     "mpiexec": _mpiexec,
+}
+_BACKENDS: dict[str, Callable[[MachineConfig, Path, tuple[str, ...]], Backend]] = {
+    "local": _local,
     "ray": _ray,
 }

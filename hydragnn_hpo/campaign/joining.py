@@ -12,7 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Literal, Self
 
 import hydragnn_hpo
-from hydragnn_hpo.campaign.backends import JOINS, fleet_on, preload_of, tell_overruled
+from hydragnn_hpo.campaign.backends import (
+    JOINS,
+    check_host_count,
+    fleet_on,
+    preload_of,
+    tell_overruled,
+)
 from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import JournalFollower, JournalReplaced
 from hydragnn_hpo.campaign.shutdown import ShutdownRequest
@@ -90,6 +96,7 @@ class AllocationMember:
         self.config = config.model_copy(update={"machine": machine})
         self.run = run
         self.transport = slurm_transport(machine, run.path, environment, one_of_many=True)
+        check_host_count(config.launch.min_hosts, len(self.transport.hosts))
         self._seat = AllocationLease(run.path, self.transport.allocation)
         self._journal = JournalFollower(run.journal)
         self._due = dict.fromkeys(self.transport.hosts, 0.0)

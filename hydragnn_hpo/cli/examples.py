@@ -27,7 +27,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "leaderboard": ("hydragnn-hpo leaderboard runs/first --top 5",),
     "report": ("hydragnn-hpo report runs/first --out first.html",),
     "importance": ("hydragnn-hpo importance runs/first --target mae",),
-    "compare": ("hydragnn-hpo compare runs/first runs/second --out compare.html",),
+    "compare": ("hydragnn-hpo compare runs/first runs/second --reach energy=0.02",),
     "export": (
         "hydragnn-hpo export runs/first --to csv --out tables",
         "hydragnn-hpo export runs/first --to best --out best_config.toml",

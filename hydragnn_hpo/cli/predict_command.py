@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -14,7 +14,6 @@ import typer
 
 from hydragnn_hpo.cli.arguments import (
     ColumnOption,
-    DryRunOption,
     EnsembleOption,
     JsonOption,
     TrustOption,
@@ -27,7 +26,6 @@ from hydragnn_hpo.errors import ConfigError, HydraError
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.fitted_table import FittedTable
-    from hydragnn_hpo.config import MachineConfig
     from hydragnn_hpo.ensemble import (
         Manifest,
         PartHeader,
@@ -72,73 +70,14 @@ DevicesOption = Annotated[
     typer.Option(
         "--device",
         help="Where to predict: auto (a GPU if there is one), cpu, cuda:0; several, as "
-        "cuda:0,cuda:1, divide the members by what each costs. Not with --ranks.",
+        "cuda:0,cuda:1, divide the members by what each costs. Not with several ranks.",
         rich_help_panel="Machine",
-    ),
-]
-
-RanksOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=10_000,
-        help="Ranks on each host; one per GPU or core with --backend.",
-        rich_help_panel="Machine",
-    ),
-]
-HostsOption = Annotated[
-    int | None, typer.Option(min=1, help="Hosts to use; all there are.", rich_help_panel="Machine")
-]
-BackendOption = Annotated[
-    str | None,
-    typer.Option(
-        help="local, slurm, mpiexec or ray: share the work over ranks.", rich_help_panel="Machine"
-    ),
-]
-MachineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--machine", help="Machine profile: a shipped name or a path.", rich_help_panel="Machine"
     ),
 ]
 
 
 ROWS = 20
 """Largest number of structures in the table on the terminal."""
-
-
-@dataclass(frozen=True)
-class PlaceOptions:
-    """Command-line options that select devices, ranks and hosts; None if not given."""
-
-    device: str
-    """Devices of this process, in the syntax of ``engine.devices_of``."""
-    ranks: int | None
-    """Ranks on each host."""
-    hosts: int | None
-    """Number of hosts."""
-    backend: str | None
-    """Launcher of the ranks: ``local``, ``slurm``, ``mpiexec`` or ``ray``."""
-    machine: str | None
-    """Machine profile: a shipped name or a path."""
-
-    @property
-    def starts_ranks(self) -> bool:
-        """Whether any option requests ranks."""
-        return any((self.ranks, self.hosts, self.backend, self.machine))
-
-    def resolve_machine(self) -> "MachineConfig":
-        """Return the machine config; the options override its profile."""
-        from hydragnn_hpo.config import MachineConfig, resolve_machine
-
-        options = {
-            "slots": self.ranks,
-            "hosts": self.hosts,
-            "sample_seconds": 0.0,
-            "backend": self.backend,
-            "profile": self.machine,
-        }
-        return resolve_machine(MachineConfig(), options)
 
 
 def predict(
@@ -152,15 +91,9 @@ def predict(
     structure_column: ColumnOption = None,
     trust: TrustOption = None,
     device: DevicesOption = "auto",
-    ranks: RanksOption = None,
-    hosts: HostsOption = None,
-    backend: BackendOption = None,
-    machine: MachineOption = None,
-    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Predict properties with standard deviation and intervals, in the targets' units."""
-    where = PlaceOptions(device, ranks, hosts, backend, machine)
     own_rank = find_own_rank()
     from hydragnn_hpo.ensemble import PredictRequest
 
@@ -175,41 +108,33 @@ def predict(
         form=form,
         trust=tuple(trust or ()),
     )
-    _run(request, where, own_rank, dry_run=dry_run, streamed=out is not None, as_json=as_json)
+    _run(request, device, own_rank, streamed=out is not None, as_json=as_json)
 
 
 def _run(
     request: "PredictRequest",
-    where: PlaceOptions,
+    device: str,
     own_rank: "LauncherInfo | None",
     *,
-    dry_run: bool,
     streamed: bool,
     as_json: bool,
 ) -> None:
-    """Predict on new ranks, as one rank, or in this process alone, and print the outcome.
+    """Predict as one of several ranks, or in this process alone, and print the outcome.
 
     Args:
         request: what to predict.
-        where: the devices or ranks.
+        device: devices of this process, in the syntax of ``engine.devices_of``.
         own_rank: rank of this process; None if no launcher started it.
-        dry_run: only show what would be started.
         streamed: print every structure as it is predicted, not a table of the first ones.
         as_json: print JSON.
     """
-    if dry_run or where.starts_ranks or own_rank:
-        _check_ranks(request, where, own_rank)
-    if dry_run:
-        _show_plan(request, where)
-        return
-    if where.starts_ranks:
-        outcome = _start_ranks(request, where, quiet=as_json)
-    elif own_rank is not None:
+    if own_rank is not None:
+        _check_ranks(request, device)
         outcome = _predict_as_rank(request, own_rank)
     elif request.out:
-        outcome = _to_file(request, where.device, quiet=as_json)
+        outcome = _to_file(request, device, quiet=as_json)
     else:
-        outcome = _to_screen(request, where.device, streamed=streamed, as_json=as_json)
+        outcome = _to_screen(request, device, streamed=streamed, as_json=as_json)
     print_outcome(outcome, quiet=as_json)
     raise typer.Exit(int(outcome.failed == outcome.structures or bool(outcome.incomplete)))
 
@@ -230,66 +155,22 @@ def find_own_rank() -> "LauncherInfo | None":
     return own_rank
 
 
-def _check_ranks(
-    request: "PredictRequest", where: PlaceOptions, own_rank: "LauncherInfo | None"
-) -> None:
+def _check_ranks(request: "PredictRequest", device: str) -> None:
     """Refuse options that do not work with several ranks.
-
-    Args:
-        request: what to predict.
-        where: the options; they say whether ranks are to be started.
-        own_rank: rank of this process; None if no launcher started it.
 
     Raises:
         ConfigError: the ranks would read standard input, print to the terminal, or share a device.
     """
     from hydragnn_hpo.ensemble import AUTO
 
-    if where.starts_ranks:
-        where.resolve_machine()  # a name that is not known comes first
-    if where.device != AUTO and (where.starts_ranks or own_rank):
+    if device != AUTO:
         raise ConfigError(
             "--device is for one process: leave it out, each rank has that of its slot."
         )
-    who = "--ranks" if where.starts_ranks else "several ranks"
     if not request.out:
-        raise ConfigError(f"{who} write a file: add --out NAME.csv.")
+        raise ConfigError("several ranks write a file: add --out NAME.csv.")
     if "-" in request.files:
-        raise ConfigError(f"{who} cannot all read standard input: write it to a file first.")
-
-
-def _show_plan(request: "PredictRequest", where: PlaceOptions) -> None:
-    """Print what would be predicted, and which ranks would be started."""
-    from hydragnn_hpo.launching import detect_slots, layout_of, site_of
-
-    machine = where.resolve_machine()
-    with request.open_output(begin=lambda parts, plan: None) as pipeline:
-        count = pipeline.reader.count()
-        known = "structures that nobody has counted" if count is None else f"{count} structures"
-        typer.echo(f"{known}, {pipeline.num_sources} inputs, into {request.out}")
-    if done := len(request.parts.done()):
-        typer.echo(f"{done} pieces are done, in {request.parts.folder}")
-    if machine.backend != "local":
-        typer.echo(f"would start ranks on the hosts of the backend '{machine.backend}'")
-        return
-    for slot in detect_slots(machine.slots, layout=layout_of(site_of(machine))):
-        cores = ",".join(map(str, slot.cores))
-        typer.echo(f"would start a rank on {slot.device}, cores {cores}")
-
-
-def _start_ranks(
-    request: "PredictRequest", where: PlaceOptions, *, quiet: bool
-) -> "PredictOutcome":
-    """Start ranks, show their progress, and join their output files."""
-    from hydragnn_hpo.ensemble import predict_on_ranks
-
-    machine = where.resolve_machine()
-    request.parts.refuse_second_writer()
-    with (
-        request.open_output() as pipeline,
-        PredictProgress(pipeline.reader.count(), quiet=quiet) as progress,
-    ):
-        return predict_on_ranks(request, pipeline, machine, progress.on_chunk)
+        raise ConfigError("several ranks cannot all read standard input: write it to a file first.")
 
 
 def _predict_as_rank(request: "PredictRequest", own_rank: "LauncherInfo") -> "PredictOutcome":

@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,28 +10,13 @@ from hydragnn_hpo.errors import ConfigError
 
 
 def reference(
-    context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(help="A setting, or a part of its name, such as learning_rate.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the pages of all settings and commands into a checkout.", hidden=True
-        ),
-    ] = None,
 ) -> None:
     """Explain a setting: type, default, documentation; without a name, list all settings."""
-    if out is None:
-        for line in find_settings(name or ""):
-            typer.echo(line)
-        return
-    from hydragnn_hpo.cli.reference_pages import commands_page, settings_page
-    from hydragnn_hpo.files import write_text
-
-    package = out / "hydragnn_hpo"
-    write_text(package / "config" / "REFERENCE.md", settings_page())
-    write_text(package / "cli" / "REFERENCE.md", commands_page(context.find_root().command))
+    for line in find_settings(name or ""):
+        typer.echo(line)
 
 
 def find_settings(part: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The pages ``config/REFERENCE.md`` of all settings and ``cli/REFERENCE.md`` of all commands.
+"""The pages of all settings and of all commands, which the documentation site shows.
 
 Settings come from the JSON schema that pydantic makes of each config, commands from typer.
 """
@@ -29,11 +29,9 @@ NEEDED = "needed"
 """Stands where a key has no default."""
 
 SETTINGS = """\
-<!-- Made by `make reference` from the code; do not edit. -->
-
 # Settings
 
-Every key of every file you write, from the strings under the fields in this folder. Search the page
+Every key of every file you write, from the strings under the fields in `config/`. Search the page
 for a dotted name as `training.learning_rate`, or ask the terminal:
 `hydragnn-hpo reference learning_rate`.
 
@@ -44,8 +42,6 @@ meant.
 """
 
 COMMANDS = """\
-<!-- Made by `make reference` from the code; do not edit. -->
-
 # Commands
 
 From the command line's own declarations; `hydragnn-hpo COMMAND --help` says the same. What reports

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,7 @@ from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.report import Cell, Importance, RunComparison
+    from hydragnn_hpo.report import Cell, Importance, RunTable
 
 PortOption = Annotated[
     int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")
@@ -93,9 +94,7 @@ def dashboard(run_dir: RunArgument, port: PortOption = 0) -> None:
 
 
 def importance(
-    run_dirs: Annotated[
-        list[Path], typer.Argument(help="Run directories; several over one space are pooled.")
-    ],
+    run_dir: RunArgument,
     target: Annotated[
         str | None, typer.Option(help="mae, cost, memory or failure; all of them if left out.")
     ] = None,
@@ -110,22 +109,38 @@ def importance(
         METHODS,
         analyse_importance,
         choose_targets,
-        pool_runs,
+        observe_trials,
         read_facts,
     )
 
-    wanted = _choose_importance_targets(target, head)
-    config, rows = pool_runs([read_facts(RunDir(path)) for path in run_dirs])
-    chosen = choose_targets(rows, config.search.objective, wanted)
-    analyses = [analyse_importance(config, rows, each) for each in chosen]
+    keys = _choose_importance_targets(target, head)
+    facts = read_facts(RunDir(run_dir))
+    rows = observe_trials(facts)
+    chosen = choose_targets(rows, facts.config.search.objective, keys)
+    analyses = [analyse_importance(facts.config, rows, each) for each in chosen]
     if as_json:
-        plain = [each.to_plain() for each in analyses]
-        about = {"runs": [str(path) for path in run_dirs], "methods": METHODS}
-        typer.echo(json.dumps({**about, "targets": plain}))
+        targets = [_importance_entry(each) for each in analyses]
+        about = {"runs": [str(run_dir)], "methods": METHODS}
+        typer.echo(json.dumps({**about, "targets": targets}))
         return
     for each in analyses:
         _print_importance(each)
     typer.echo(METHODS)
+
+
+def _importance_entry(analysis: "Importance") -> dict[str, object]:
+    import msgspec
+
+    return {
+        "target": analysis.target.key,
+        "label": analysis.target.label,
+        "logarithm": analysis.target.log,
+        "trials": analysis.trials,
+        "out_of_bag_r2": analysis.skill,
+        "trusted": analysis.doubt is None,
+        "doubt": analysis.doubt,
+        "parameters": msgspec.to_builtins(analysis.effects),
+    }
 
 
 def _choose_importance_targets(target: str | None, head: str | None) -> tuple[str, ...]:
@@ -178,24 +193,30 @@ def compare(
             help="Show what it cost to reach this MAE, or objective=VALUE; repeatable.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write an HTML page, NAME.html.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare campaigns: search spaces, winners, and what it cost to reach an error."""
-    from hydragnn_hpo.report import compare_runs, read_campaigns, write_comparison
+    import msgspec
+
+    from hydragnn_hpo.report import compare_runs, read_campaigns, tabulate_comparison
 
     levels = [_parse_reach(text) for text in reach or ()]
-    if out is not None and out.suffix != ".html":
-        raise ConfigError(f"{out}: the comparison is a page: name it NAME.html.")
     comparison = compare_runs(read_campaigns(runs), levels)
-    if out is not None:
-        write_comparison(comparison, out)
     if as_json:
-        typer.echo(json.dumps({**comparison.to_plain(), "file": None if out is None else str(out)}))
+        plain = {
+            "runs": [run.summary for run in comparison.runs],
+            "warnings": comparison.warnings,
+            "same_data": comparison.same_data,
+            "reached": comparison.reached,
+        }
+        typer.echo(json.dumps(msgspec.to_builtins(plain)))
         return
-    _print_comparison(comparison)
-    if out is not None:
-        typer.echo(f"wrote {out}")
+    labels = [run.summary.label for run in comparison.runs]
+    for heading, blocks in tabulate_comparison(comparison).items():
+        typer.echo(heading)
+        for block in blocks:
+            _print_block(block, labels)
+        typer.echo("")
 
 
 def _parse_reach(text: str) -> tuple[str, float]:
@@ -209,29 +230,21 @@ def _parse_reach(text: str) -> tuple[str, float]:
     return name, level
 
 
-def _print_comparison(comparison: "RunComparison") -> None:
-    """Print the sections of the HTML page as tables, with a right-aligned column for each run."""
+def _print_block(block: "str | RunTable", labels: Sequence[str]) -> None:
+    """Print a sentence, or a table with a right-aligned column for each run."""
     from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.report import Table, Text, compare_sections
     from hydragnn_hpo.sanitize import escape_controls
 
-    for section in compare_sections(comparison):
-        typer.echo(section.title)
-        for block in section.blocks:
-            if isinstance(block, Text):
-                typer.echo(escape_controls(block.text))
-            if isinstance(block, Table):
-                runs = [c.label for c in block.columns if c.key.startswith("run")]
-                table = FittedTable(drop=[escape_controls(label) for label in runs[:0:-1]])
-                for column in block.columns:
-                    right = column.key.startswith("run")
-                    label = escape_controls(column.label)
-                    (table.add_numbers if right else table.add_texts)(label)
-                for row in block.rows:
-                    table.add_row(*(escape_controls(_format_cell(cell)) for cell in row))
-                console().print(table)
-        typer.echo("")
+    if isinstance(block, str):
+        typer.echo(escape_controls(block))
+        return
+    table = FittedTable(drop=labels[:0:-1])
+    table.add_texts(block.title)
+    table.add_numbers(*labels)
+    for name, cells in block.rows.items():
+        table.add_row(*map(escape_controls, (name, *map(_format_cell, cells))))
+    console().print(table)
 
 
 def _format_cell(cell: "Cell") -> str:
@@ -266,7 +279,8 @@ def export(
 
     exported = export_run(read_facts(RunDir(run_dir)), to, out, trial=trial)
     if as_json:
-        typer.echo(json.dumps({"run": str(run_dir), "format": to, **exported.to_plain()}))
+        plain = {"run": str(run_dir), "format": to, **vars(exported)}
+        typer.echo(json.dumps(plain, default=str))
         return
     counts = f" ({exported.trials:,} trials, {exported.epochs:,} epochs)" if exported.epochs else ""
     typer.echo(f"wrote {', '.join(map(str, exported.files))}{counts}")

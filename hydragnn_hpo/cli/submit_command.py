@@ -133,7 +133,7 @@ def submit(
     as_json: JsonOption = False,
 ) -> None:
     """Queue a campaign as batch jobs that follow each other until it is finished."""
-    from hydragnn_hpo.campaign import patient
+    from hydragnn_hpo.campaign import check_host_count, patient
     from hydragnn_hpo.pipeline import parse_settings
 
     submission = _read_campaign(campaign, parse_settings(settings or ()), machine, run_dir)
@@ -141,6 +141,7 @@ def submit(
     if allocations > 1:  # ranks must outlive a lost controller until another allocation misses it
         submission = _replace_machine(submission, patient(submission.config.machine))
     config = submission.config
+    check_host_count(config.launch.min_hosts, hosts)
     seconds = parse_walltime(time_limit)
     scheduler = submission.profile.batch.scheduler
     account = account or (scheduler == "slurm" and os.environ.get("SBATCH_ACCOUNT")) or None

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
         Names,
         columns_of,
         contain_others,
+        join_columns,
         offsets,
+        without_edges,
     )
     from hydragnn_hpo.data.composition import Compositions
     from hydragnn_hpo.data.convert_pieces import read_piece
@@ -52,26 +54,26 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.targets import UNKNOWN
 
 __all__ = [
+    "FAR",
+    "NONE",
+    "UNKNOWN",
     "Batch",
     "BatchSampler",
     "BuildProgress",
     "Columns",
     "Compositions",
     "DataFile",
-    "FAR",
     "Graph",
     "GraphSet",
     "GraphStore",
     "Inspection",
     "Mixture",
-    "NONE",
     "Names",
     "Piece",
     "Place",
     "Prefetcher",
     "PygDataset",
     "Rules",
-    "UNKNOWN",
     "UnresolvedTwins",
     "attributes_of",
     "balance_load",
@@ -95,6 +97,7 @@ __all__ = [
     "find_twins_of_models",
     "graph_of",
     "inspect_files",
+    "join_columns",
     "leave_fold_out",
     "load_cached_layout",
     "make_batch",
@@ -111,6 +114,7 @@ __all__ = [
     "run_at_root",
     "size_stats",
     "unite",
+    "without_edges",
     "work_path",
 ]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         read_split,
     )
     from hydragnn_hpo.ensemble.inference import Ensemble
-    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank, predict_on_ranks
+    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank
     from hydragnn_hpo.ensemble.pick import (
         PickRequest,
         PickResult,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     )
     from hydragnn_hpo.ensemble.predict_output import (
         EXTXYZ_SUFFIXES,
-        OutputColumns,
         OutputFormat,
         PartHeader,
         PredictedRows,
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.torch_export import export_program
     from hydragnn_hpo.ensemble.uncertainty_scores import (
         bins_of_equal_count,
-        compute_curves,
         compute_distance_figures,
         flatten_values,
     )
@@ -84,7 +82,6 @@ __all__ = [
     "LabelledStructures",
     "Limits",
     "Manifest",
-    "OutputColumns",
     "OutputFormat",
     "PartHeader",
     "PickRequest",
@@ -104,7 +101,6 @@ __all__ = [
     "build_ensemble",
     "check_picks_format",
     "choose_members",
-    "compute_curves",
     "compute_distance_figures",
     "device_of",
     "evaluate_ensemble",
@@ -122,7 +118,6 @@ __all__ = [
     "picks_to_plain",
     "predict_as_rank",
     "predict_chunks",
-    "predict_on_ranks",
     "prune_members",
     "read_artefact",
     "read_labelled",

@@ -12,11 +12,11 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, Self, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
@@ -70,6 +70,7 @@ from hydragnn_hpo.sanitize import find_unprintable, quote
 from hydragnn_hpo.units import inside, mark_guess
 
 C = TypeVar("C", bound=Config)
+T = TypeVar("T")
 
 FORMAT: Literal[3] = 3
 """Version of the file format; it rises when an older reader would misread a new file."""
@@ -481,6 +482,12 @@ class Coordination:
     """Fewest and most neighbours of an atom, by element symbol."""
 
 
+_TARGET_FIELDS = {
+    *("level", "shape", "size", "classes", "unit", "energy", "derived_from", "origin", "charge"),
+    *("mean", "std", "sum", "bounds"),
+}
+"""Fields of a head that ``Manifest.targets`` returns."""
+
 Scores = dict[str, float | int | str | None]
 """Scores of a head by name, None where there is none, and its ``unit``."""
 
@@ -608,24 +615,10 @@ class Manifest(Config):
         """Return the statistics of the targets that a net's constructor needs.
 
         Returns:
-            By head, with ``level shape size classes unit energy derived_from origin charge mean
-            std sum``.
+            By head, the fields ``_TARGET_FIELDS``.
         """
         return {
-            name: {
-                "level": head.level,
-                "shape": head.shape,
-                "size": head.size,
-                "classes": head.classes,
-                "unit": head.unit,
-                "energy": head.energy,
-                "derived_from": head.derived_from,
-                "origin": head.origin,
-                "charge": head.charge,
-                "mean": head.mean,
-                "std": head.std,
-                "sum": head.sum,
-            }
+            name: cast("TargetStats", head.model_dump(include=_TARGET_FIELDS))
             for name, head in self.heads.items()
         }
 
@@ -955,12 +948,9 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
         files = manifest.data.card_files.items()
         cards = {name: _read_toml(entries, file, CardConfig) for name, file in files}
         _check_against_cards(path, manifest, configs, cards)
-        known = None
-        if CALIBRATION in entries.sizes:
-            if to_predict:
-                entries.check(CALIBRATION)
-            else:
-                known = _read_calibration(entries, manifest)
+        if to_predict:
+            entries.check_any(CALIBRATION)
+        known = None if to_predict else _read_calibration(entries, manifest)
         if manifest.cutoff != (longest := max(c.model.cutoff for c in configs.values())):
             reject(path, f"claims a cutoff of {manifest.cutoff:g}, its members have {longest:g}")
         weights = {m.trial: _read_tensors(entries, m, configs[m.trial]) for m in manifest.members}
@@ -1137,27 +1127,21 @@ def _whole_numbers(value: Any) -> Iterator[int]:
             yield from _whole_numbers(part)
 
 
-def _read_calibration(entries: SafeZip, manifest: Manifest) -> CalibrationData:
+def _read_calibration(entries: SafeZip, manifest: Manifest) -> CalibrationData | None:
     weights = {name: manifest.shares(name) for name in manifest.heads}
     widths = {name: head.width for name, head in manifest.heads.items()}
-    with _translate_unsound(entries.path, CALIBRATION):
-        return from_arrays(load_arrays(entries.read(CALIBRATION)), weights, widths)
+    return _read_arrays(entries, CALIBRATION, lambda arrays: from_arrays(arrays, weights, widths))
 
 
 def _read_features(entries: SafeZip, configs: Mapping[str, TrialConfig]) -> TrainingFeatures | None:
-    if FEATURES not in entries.sizes:
-        return None
     widths = {trial: config.model.features for trial, config in configs.items()}
-    with _translate_unsound(entries.path, FEATURES):
-        return features_from_arrays(load_arrays(entries.read(FEATURES)), widths)
+    return _read_arrays(entries, FEATURES, lambda arrays: features_from_arrays(arrays, widths))
 
 
 def _read_local(entries: SafeZip, manifest: Manifest) -> LocalModels | None:
-    if LOCAL not in entries.sizes:
-        return None
-    with _translate_unsound(entries.path, LOCAL):
-        models = LocalModels.from_arrays(load_arrays(entries.read(LOCAL)))
-    _check_local(entries.path, LOCAL, models, manifest)
+    models = _read_arrays(entries, LOCAL, LocalModels.from_arrays)
+    if models is not None:
+        _check_local(entries.path, LOCAL, models, manifest)
     return models
 
 
@@ -1167,8 +1151,9 @@ def _read_local_members(entries: SafeZip, manifest: Manifest) -> tuple[LocalMode
     if not shares:
         return ()
     count = max(len(share.elements) for share in shares.values())
-    with _translate_unsound(entries.path, LOCAL_MEMBERS):
-        models = unstack_models(load_arrays(entries.read(LOCAL_MEMBERS)))
+    models = _read_arrays(entries, LOCAL_MEMBERS, unstack_models)
+    if models is None:
+        reject(entries.path, f"lacks '{LOCAL_MEMBERS}'")
     for one in models:
         _check_local(entries.path, LOCAL_MEMBERS, one, manifest)
     if len(models) != count or any(set(one.heads) != set(shares) for one in models):
@@ -1176,13 +1161,17 @@ def _read_local_members(entries: SafeZip, manifest: Manifest) -> tuple[LocalMode
     return models
 
 
-@contextmanager
-def _translate_unsound(path: Path, name: str) -> Iterator[None]:
-    """Reject the file if the block raises an error of damaged or hostile arrays in an entry."""
+def _read_arrays(
+    entries: SafeZip, name: str, parse: Callable[[dict[str, np.ndarray]], T]
+) -> T | None:
+    """Read an entry of arrays, None if it is missing; reject the file if they are not sound."""
+    if name not in entries.sizes:
+        return None
+    data = entries.read(name)
     try:
-        yield
+        return parse(load_arrays(data))
     except _UNSOUND as error:
-        reject(path, f"'{name}' cannot be used ({str(error)[:200]})", error)
+        reject(entries.path, f"'{name}' cannot be used ({str(error)[:200]})", error)
 
 
 def _check_local(path: Path, entry: str, models: LocalModels, manifest: Manifest) -> None:

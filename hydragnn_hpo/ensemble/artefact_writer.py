@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ase.data import chemical_symbols
-from jinja2 import Environment
+from jinja2 import Environment, PackageLoader
 from safetensors.numpy import save as save_arrays
 from safetensors.torch import save as save_tensors
 
@@ -34,174 +34,6 @@ from hydragnn_hpo.files import whole_file
 from hydragnn_hpo.sanitize import sanitize_values
 
 _DATE = (1980, 1, 1, 0, 0, 0)
-
-_MODEL_CARD = """\
-# {{ (data.title or data.name) | line }}
-
-An ensemble of {{ members | count }} graph neural network{{ "s" * (members | count != 1) }}, \
-made by hydragnn-hpo {{ manifest.package }} in campaign
-`{{ made.campaign }}` (seed {{ made.seed }}; members: {{ method }}).\
-{% if manifest.pruned %} Members \
-{% for step in manifest.pruned %}{{ step.removed | join(", ") }} were taken out\
-{{ "; then " if not loop.last }}{% endfor %}, and it was calibrated again.{% endif %}
-
-
-Licence of the ensemble: {{ manifest.licence | line or "not stated" }}. \
-Licence of the data: {{ data.licence | line or "not stated" }}.
-
-## What it is for
-
-It predicts, from the atoms of a structure alone:
-
-{% for name, head in heads.items() %}
-- `{{ name }}` in {{ head.shown_unit }} ({{ head.shape }} per \
-{{ "atom" if head.level == "node" else "structure" }}\
-{{ ", energy (" ~ head.energy ~ "), gives forces" if head.energy }})\
-{{ ": " ~ (head.description | line) if head.description }}
-{% endfor %}
-
-It is meant for structures like those it learned from (below): screening them, ranking them,
-deciding which to compute or measure next. Every prediction has a standard deviation and an
-interval; structures that look foreign are marked in the column `trust` and should be checked
-by other means. It is not meant for deciding alone where an error does harm.
-
-## How good it is
-
-{% if manifest.evaluation %}
-On the test split, whose structures took no part in training, search, selection or
-calibration and were evaluated once:
-
-| head | MAE | RMSE | MAE of best single | MAE of mean | inside 90 % |
-| --- | --- | --- | --- | --- | --- |
-{% for name, score in manifest.evaluation.items() %}
-| `{{ name }}` ({{ score.get("unit", "") | cell }}) | {{ score.get("test_mae") | number }} | \
-{{ score.get("test_rmse") | number }} | {{ score.get("single_mae") | number }} | \
-{{ score.get("mean_baseline_mae") | number }} | {{ score.get("coverage90") | number }} |
-{% endfor %}
-
-`mean` always answers with the training mean; `best single` is the trial with the lowest
-validation objective.
-{% else %}
-It was not evaluated: there is no test split, or members were taken out after the test split \
-was looked at. Evaluate it on labelled structures of your own: `hydragnn-hpo ensemble evaluate`.
-{% endif %}
-
-## What it cannot do
-
-- Elements: {{ elements | join(", ") }}. Predictions for others are missing or marked, and should \
-not be believed.
-{% for name, symbols in labelled.items() %}
-- `{{ name }}` is predicted for {{ symbols | join(", ") }} alone: no other element has a label \
-in training.
-{% endfor %}
-- Atoms further apart than {{ "%g" | format(manifest.cutoff) }} angstrom are seen only through \
-others.
-{% if data.atoms %}
-- It learned from structures of {{ data.atoms[0] }} to {{ data.atoms[1] }} atoms.
-{% endif %}
-{% for name, head in heads.items() if head.lowest is not none and head.highest is not none %}
-- `{{ name }}`: trained on {{ head.lowest | number }} to {{ head.highest | number }} \
-{{ head.shown_unit }} (mean {{ head.mean | number }}, standard deviation {{ head.std | number }}); \
-values beyond are guesses.
-{% endfor %}
-{% for name, constant in constants.items() %}
-- `{{ name }}` has a constant of {{ constant | number }} {{ heads[name].unit }}, once for each \
-structure whatever its size: numbers for structures of unlike size cannot be compared. Nets that \
-are trained now have none.
-{% endfor %}
-- Intervals hold on the average over structures like those it learned from, and for elements and \
-kinds with intervals of their own as far as `cal` had enough of them; not for foreign structures.
-
-## How its intervals were made
-
-Per head, on {% if manifest.created_by.folds %}all structures outside of `test`, each as predicted \
-by the members that have not seen it ({{ manifest.created_by.folds }} folds), and carried over to \
-all members\
-{% else %}{{ data.splits["cal"] ~ " " if data.splits.get("cal") }}structures kept for nothing \
-else (the split `cal`){% endif %}: sigma^2 =
-a s^2 + c v + b, where s is the spread of the members' predictions and v the variance they predict
-for themselves, fitted by likelihood; then a factor of sigma for each element and for the
-predicted value, as far as errors differ by these; then conformal quantiles, so that
-mean -+ quantile x sigma covers its share of the values of a *new* group. Structures that were
-kept together when the data was split, and the atoms of one structure, are one group.
-
-| head | a | c | b | 50 % | 80 % | 90 % | 95 % | groups | values |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-{% for name, head in heads.items() %}
-{% set fit = head.calibration %}
-| `{{ name }}` | {{ fit.a | number }} | {{ fit.c | number }} | {{ fit.b | number }} | \
-{% for level in ("0.5", "0.8", "0.9", "0.95") %}{{ fit.quantiles.get(level) | number }} | \
-{% endfor %}{{ fit.groups }} | {{ fit.rows }} |
-{% endfor %}
-{% for sentence in unguaranteed %}
-
-Beware: {{ sentence }}
-{% endfor %}
-{% for name, head in heads.items() if head.calibration.factors %}
-
-Factors of sigma in `{{ name }}`: {{ head.calibration.factors | factors }} \
-{{ head.shown_unit | cell }}.
-{% endfor %}
-{% for name, head in heads.items() if head.calibration.tables %}
-
-Quantiles of their own in `{{ name }}`: \
-{{ head.calibration.tables | map("cell") | join(", ") }}.
-{% endfor %}
-
-## What it learned from
-
-{% for name, fact in facts if fact %}
-- {{ name }}: {{ fact | line }}
-{% endfor %}
-
-## Members
-
-| trial | net | weight | validation objective | validation MAE |
-| --- | --- | --- | --- | --- |
-{% for member in members %}
-{% set model = configs[member.trial].model %}
-{% set shares = member.weights.values() | sort %}
-{% set low, high = "%.3g" | format(shares[0]), "%.3g" | format(shares[-1]) %}
-| {{ member.trial }} | {{ model.conv | cell }}, {{ model.layers }} x {{ model.features }}, \
-{{ "%g" | format(model.cutoff) }} angstrom | {{ low if low == high else low ~ " to " ~ high }} | \
-{{ member.objective | number }} | \
-{% for name, mae in member.val_mae.items() if name in heads %}\
-{{ ", " if not loop.first }}{{ name }} {{ mae | number }} {{ heads[name].shown_unit }}\
-{% endfor %} |
-{% endfor %}
-{% for name, head in heads.items() if head.local %}
-
-In `{{ name }}` a regression on the surroundings of single atoms has the weight \
-{{ "%.3g" | format(head.local.weight) }}, and the nets share the rest.
-{% endfor %}
-{% if manifest.diversity %}
-
-On the structures that they were chosen on:
-
-| head | correlation of their errors | RMSE of a member | RMSE of the mix |
-| --- | --- | --- | --- |
-{% for name, seen in manifest.diversity.items() %}
-| `{{ name }}` | {{ seen.correlation | number }} | {{ seen.member_rmse | number }} | \
-{{ seen.rmse | number }} |
-{% endfor %}
-{% endif %}
-
-## How to open it
-
-    pip install "hydragnn-hpo>={{ manifest.package }}"
-    hydragnn-hpo ensemble info ensemble.zip
-    hydragnn-hpo predict new.cif --ensemble ensemble.zip
-
-Opening it runs no code and needs no network.\
-{% if manifest.packages %} Its members need code of \
-{% for name, version in manifest.packages.items() %}`{{ name }}` {{ version }}\
-{{ ", " if not loop.last }}{% endfor %}: `--trust` says that you trust it.{% endif %}\
- Without hydragnn-hpo: this is a zip;
-`ensemble.json` says everything about heads, units, members and calibration, `members/*.toml` is
-each net's configuration, `members/*.safetensors` its weights by name, `SHA256SUMS` the checksum
-of each file (`sha256sum -c SHA256SUMS` after unpacking). Made with \
-{{ software | join(", ") or "versions that were not written down" }}.
-"""
 
 
 def write_artefact(path: Path, content: ArtefactContent) -> None:
@@ -270,6 +102,7 @@ def render_model_card(
         constants: as ``find_constants`` returns them.
     """
     environment = Environment(
+        loader=PackageLoader("hydragnn_hpo.ensemble"),
         autoescape=False,  # noqa: S701  Markdown, not HTML; the filters keep text in its line
         keep_trailing_newline=True,
         lstrip_blocks=True,
@@ -278,7 +111,7 @@ def render_model_card(
     environment.filters |= {"line": _line, "cell": _cell, "number": _number, "factors": _factors}
     made, data = manifest.created_by, manifest.data
     versions = [f"{name} {version}" for name, version in manifest.software.items()]
-    return environment.from_string(_MODEL_CARD).render(
+    return environment.get_template("model_card.md.jinja").render(
         manifest=manifest,
         configs=configs,
         constants=constants,

@@ -30,6 +30,7 @@ from hydragnn_hpo.config import (
     Bounds,
     CardConfig,
     ModelConfig,
+    TrialConfig,
     find_published,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
@@ -102,11 +103,10 @@ from hydragnn_hpo.ensemble.engine import (
 )
 from hydragnn_hpo.ensemble.inference import (
     as_array,
-    compute_trust,
-    head_prediction,
+    describe_heads,
     neighbor_counts,
 )
-from hydragnn_hpo.ensemble.local_descriptors import find_start
+from hydragnn_hpo.ensemble.local_descriptors import predict_simply
 from hydragnn_hpo.ensemble.member_selection import (
     MemberSelection,
     ScoredHead,
@@ -226,8 +226,17 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     tested.arrays.update(_distances_on_test(context, features, members))
     tested.arrays["trust"] = _trust_on_test(context, manifest, mixed, weights["kept"])
     _write_report(context.run, table, tested.arrays)
-    content = _gather_content(context, manifest, tensors, data)
-    content = replace(content, features=features, local=simpler.local, local_members=joined.models)
+    parts = _describe_nets(context, manifest)
+    content = ArtefactContent(
+        manifest=manifest,
+        configs=parts,
+        weights={name: tensors[name] for name in parts},
+        cards={card.name: card for card in context.cards},
+        calibration_data=data if data is not None and data.values <= MOST_VALUES else None,
+        features=features,
+        local=simpler.local,
+        local_members=joined.models,
+    )
     write_artefact(context.run.ensemble, content)
     return table
 
@@ -565,8 +574,8 @@ def evaluate_heads(
         result.evidence.append(known := collect_evidence(known, predicted, calibration, rows))
         result.scores[name] = _head_scores(predicted, calibration, target) | {
             "single_mae": _error(context, name, single, truth),
-            "elements_mae": known.elements.mae if known.elements else None,
-            "descriptor_mae": known.descriptor.mae if known.descriptor else None,
+            "elements_mae": replace_nonfinite(known.elements.mae),
+            "descriptor_mae": replace_nonfinite(known.descriptor.mae),
             "test_mae_top_k": _error(context, name, mixes["top"].mean, truth),
             "test_mae_greedy": _error(context, name, mixes["greedy"].mean, truth),
         }
@@ -721,27 +730,18 @@ def _describe_rows(
         single: predictions of the best candidate for those rows, [R, w].
         result: has the predictions from the elements and from local descriptors.
     """
-    numbers, sizes, by_elements, by_descriptor = (list[np.ndarray]() for _ in range(4))
-    baseline = result.simpler.baselines.get(name)
-    local = result.simpler.local
     target = context.targets[name]
-    bounds = context.bounds(name)
-    start = find_start(baseline, target.get("origin"), target.get("charge"))
+    baseline = result.simpler.baselines.get(name)
+    numbers, sizes, parts = [], [], []
     for piece in context.take(context.rows_of("test")):
         numbers.append(np.asarray(piece.numbers))
         sizes.append(piece.num_nodes())
-        if baseline is not None:
-            by_elements.append(baseline.predict(piece))
-        if local is not None and name in local.heads:
-            by_descriptor.append(local.predict(name, piece, start))
+        parts.append(predict_simply(name, target, piece, baseline, result.simpler.local))
     elements = np.concatenate(numbers)
     graph = context.graph_of_row(name, "test")[mask]
     own = elements[mask] if context.is_node(name) else None
     others = {"mean": np.broadcast_to(_center(target), single.shape)}
-    if by_elements:
-        others["elements"] = clip_to_bounds(np.concatenate(by_elements)[mask], bounds)
-    if by_descriptor:
-        others["descriptor"] = clip_to_bounds(np.concatenate(by_descriptor)[mask], bounds)
+    others |= {key: np.concatenate([part[key] for part in parts])[mask] for key in parts[0]}
     if len(context.candidates) > 1:
         others["single"] = single
     kinds = find_kinds(elements, np.concatenate(sizes), graph, own)
@@ -889,12 +889,11 @@ def _trust_on_test(
     for first in range(0, len(indices), GRAPHS_TOGETHER):
         columns = context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
         last = first + columns.num_graphs
-        heads = {}
+        parts = {}
         for name, shares in weights.items():
             a, b = (ends[first], ends[last]) if context.is_node(name) else (first, last)
-            mix = _mix(predictions, name, shares, np.arange(a, b), context.bounds(name))
-            heads[name] = head_prediction(manifest.heads[name], columns, [mix])
-        trust += compute_trust(manifest, columns, heads)
+            parts[name] = [_mix(predictions, name, shares, np.arange(a, b), context.bounds(name))]
+        trust += describe_heads(manifest, columns, parts).trust
     return np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
 
 
@@ -1125,30 +1124,16 @@ def _head(
     context: BuildContext, name: str, calibration: Calibration, baseline: CompositionModel | None
 ) -> HeadEntry:
     target = context.targets[name]
-    return HeadEntry(
-        level=target["level"],
-        shape=target["shape"],
-        size=target.get("size"),
-        axis=target.get("axis"),
-        classes=target.get("classes"),
-        means=target.get("means"),
-        unit=target["unit"],
-        unit_guessed=target.get("unit_guessed", False),
-        energy=target.get("energy"),
-        extensive=target.get("extensive"),
-        derived_from=target.get("derived_from"),
-        origin=target.get("origin"),
-        charge=target.get("charge"),
-        description=target.get("description", ""),
-        mean=target["mean"],
-        std=target["std"],
-        lowest=target.get("min"),
-        highest=target.get("max"),
-        bounds=target.get("bounds"),
-        sum=target.get("sum"),
-        calibration=calibration,
-        baseline=None if baseline is None else baseline.as_entry(),
-        elements=context.labelled_elements[name],
+    described = {key: value for key, value in target.items() if key in HeadEntry.model_fields}
+    return HeadEntry.model_validate(
+        described
+        | {
+            "lowest": target.get("min"),
+            "highest": target.get("max"),
+            "calibration": calibration,
+            "baseline": None if baseline is None else baseline.as_entry(),
+            "elements": context.labelled_elements[name],
+        }
     )
 
 
@@ -1241,7 +1226,10 @@ def _make_table(
         "method": choice.kept,
         "why": choice.why,
         "folds": manifest.created_by.folds,
-        "members": [_member_row(member) for member in manifest.members],
+        "members": [
+            cast("EnsembleMember", {**member.model_dump(), "weight": member.weight})
+            for member in manifest.members
+        ],
         "heads": cast("dict[str, HeadScores]", manifest.evaluation),
         "selection": choice.selection,
         "leaderboard": list_leaderboard(context.run),
@@ -1251,16 +1239,6 @@ def _make_table(
         "candidates": _candidate_errors(context),
         "by_size": by_size,
         "test_twins": None if twins is None else twins.near,
-    }
-
-
-def _member_row(member: MemberEntry) -> EnsembleMember:
-    return {
-        "trial": member.trial,
-        "weights": member.weights,
-        "objective": member.objective,
-        "val_mae": member.val_mae,
-        "weight": member.weight,
     }
 
 
@@ -1303,33 +1281,11 @@ def _write_report(run: RunDir, table: EnsembleTable, arrays: dict[str, np.ndarra
     write_json(run.report / TABLE, {k: v for k, v in table.items() if k != "path"})
 
 
-def _gather_content(
-    context: BuildContext,
-    manifest: Manifest,
-    tensors: Mapping[str, dict[str, Tensor]],
-    data: CalibrationData | None,
-) -> ArtefactContent:
-    """Return what the file holds of nets and data.
-
-    Args:
-        context: data shared by all steps of the build.
-        manifest: manifest of the ensemble.
-        tensors: weights of all nets, by trial.
-        data: what pruning needs; left out where it is too large.
-    """
+def _describe_nets(context: BuildContext, manifest: Manifest) -> dict[str, TrialConfig]:
+    """Return the configurations of the members, by trial."""
     names = {member.trial for member in manifest.members}
-    return ArtefactContent(
-        manifest=manifest,
-        configs={
-            net.trial: net.config
-            for candidate in context.candidates
-            for net in candidate.nets
-            if net.trial in names
-        },
-        weights={name: tensors[name] for name in names},
-        cards={card.name: card for card in context.cards},
-        calibration_data=data if data is not None and data.values <= MOST_VALUES else None,
-    )
+    every = [net for candidate in context.candidates for net in candidate.nets]
+    return {net.trial: net.config for net in every if net.trial in names}
 
 
 def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:

@@ -30,7 +30,7 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
     find_energy_head,
     find_forces_head,
 )
-from hydragnn_hpo.ensemble.inference import Ensemble, compute_trust, head_prediction
+from hydragnn_hpo.ensemble.inference import Ensemble, describe_heads
 from hydragnn_hpo.ensemble.structure_batches import graph_of_atoms
 from hydragnn_hpo.errors import ConfigError, DataError, JobError
 
@@ -272,16 +272,17 @@ class EnsembleCalculator(Calculator):
     ) -> CalculatorResults:
         """Return the results for the total energy, in eV, also if the head is per atom."""
         head = self.ensemble.manifest.heads[self.target]
-        prediction = head_prediction(head, columns, [derivatives.energy], unlabelled=True)
+        parts = {self.target: [derivatives.energy]}
+        predicted = describe_heads(self.ensemble.manifest, columns, parts, unlabelled=True)
+        prediction = predicted.heads[self.target]
         # a standard deviation scales with the number of atoms, as the energy does
         factor = float(columns.num_nodes()[0]) if head.energy == "per_atom" else 1.0
-        (trust,) = compute_trust(self.ensemble.manifest, columns, {self.target: prediction})
         return {
             "energy": factor * float(prediction.mean[0, 0]),
             "free_energy": factor * float(prediction.mean[0, 0]),
             "energy_std": factor * float(prediction.std[0, 0]),
             "energy_std_epistemic": factor * float(prediction.std_epistemic[0, 0]),
-            "trust": trust,
+            "trust": predicted.trust[0],
         }
 
     def _responses(self, columns: Columns, properties: Sequence[str]) -> CalculatorResults:

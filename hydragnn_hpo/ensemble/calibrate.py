@@ -8,7 +8,7 @@ Shapes: G graphs, R rows of a head (graphs or nodes), w its components, n values
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -64,6 +64,17 @@ _STARTS = ((1.0, 0.1), (0.5, 0.5), (0.05, 1.0))
 """Starting points of the fit: sum of the factors, and the constant, in units of the mean square."""
 _FEW = 10
 """With fewer values than this only a constant variance is fitted."""
+
+
+def take_pieces(graphs: GraphSet, indices: np.ndarray) -> Iterator[Columns]:
+    """Yield some graphs, ``GRAPHS_TOGETHER`` at a time, at least one piece.
+
+    Args:
+        graphs: graphs of a store, or in memory.
+        indices: positions of the graphs wanted, [G].
+    """
+    for first in range(0, max(len(indices), 1), GRAPHS_TOGETHER):
+        yield graphs.take(indices[first : first + GRAPHS_TOGETHER])
 
 
 def clip_to_bounds(values: np.ndarray, bounds: Bounds | None) -> np.ndarray:
@@ -194,8 +205,7 @@ class Strata:
             indices: positions of the graphs wanted, [G].
             node: True for one row per node, False for one row per graph.
         """
-        firsts = range(0, max(len(indices), 1), GRAPHS_TOGETHER)
-        parts = (graphs.take(indices[first : first + GRAPHS_TOGETHER]) for first in firsts)
+        parts = take_pieces(graphs, indices)
         return np.concatenate([self.names_of_rows(part, node=node) for part in parts])
 
     def describe(self, *, node: bool) -> str:

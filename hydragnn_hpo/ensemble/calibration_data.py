@@ -101,13 +101,10 @@ class CalibrationData:
     def without(self, removed: Collection[str]) -> "CalibrationData":
         """Return the data of the members that are not removed; ``removed`` are trials."""
         heads = {
-            name: HeadCalibrationData(
-                head.truth,
-                head.mask,
-                head.graph,
-                {trial: a for trial, a in head.predictions.items() if trial not in removed},
-                {trial: a for trial, a in head.variances.items() if trial not in removed},
-                head.element,
+            name: replace(
+                head,
+                predictions={t: a for t, a in head.predictions.items() if t not in removed},
+                variances={t: a for t, a in head.variances.items() if t not in removed},
             )
             for name, head in self.heads.items()
         }

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeGuard
 
 import numpy as np
 from safetensors import SafetensorError
@@ -35,11 +34,13 @@ from hydragnn_hpo.ensemble.calibrate import (
     elements_of_rows,
     graph_of_row,
     size_strata,
+    take_pieces,
 )
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.file_records import RankedTrial, StoreStats, TargetStats
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir, TrialDir
+from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.placement import mean_neighbors, mean_triplets
 from hydragnn_hpo.training import open_graphs
 
@@ -48,27 +49,41 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A trial that completed or was stopped at a rung, and so may become a member.
+    """A trial with the result of its current attempt, which may become a member.
 
     In a cross-fitted ensemble a candidate is a configuration; its nets are its fits on folds.
     """
 
-    trial: str
-    """Name of the trial."""
     folder: TrialDir
     """Directory of the trial."""
     config: TrialConfig
     """Configuration of the trial."""
     status: str
-    """``completed``, or ``stopped`` at a rung."""
+    """``completed``, ``stopped`` at a rung, or why it failed."""
     objective: float
-    """Validation objective, in standard deviations."""
+    """Validation objective, in standard deviations; infinite for a failed trial."""
+    epochs: int | None
+    """Epochs of training; None if they are not known."""
     val_mae: dict[str, float]
-    """Validation MAE by head, in the head's unit."""
+    """Validation MAE by head, in the head's unit; empty for a failed trial."""
     predictions: Path
-    """File with its predictions on val, sel and cal."""
+    """File with its predictions on val, sel and cal; a failed trial has none."""
     fits: tuple["Candidate", ...] = ()
     """Trainings of its configuration on all folds but one, by fold; empty without folds."""
+
+    @property
+    def trial(self) -> str:
+        """Name of the trial."""
+        return self.folder.path.name
+
+    @property
+    def rank(self) -> tuple[float, str]:
+        """The sort key of trials, best first.
+
+        Returns:
+            The objective and the name.
+        """
+        return self.objective, self.trial
 
     @property
     def nets(self) -> tuple["Candidate", ...]:
@@ -77,40 +92,20 @@ class Candidate:
         Returns:
             Its fits, best objective first, or itself.
         """
-        order = sorted(self.fits, key=lambda fit: (fit.objective, fit.trial))
-        return tuple(order) or (self,)
+        return tuple(sorted(self.fits, key=lambda fit: fit.rank)) or (self,)
+
+    def has_reached(self, status: str) -> bool:
+        """Check whether the trial ended in a way and has an objective."""
+        return self.status == status and math.isfinite(self.objective)
 
 
-@dataclass(frozen=True)
-class _TrialResult:
-    """A trial and the ``result.json`` of its current attempt."""
-
-    folder: TrialDir
-    config: TrialConfig
-    status: str
-    objective: float | None
-    """Validation objective, in standard deviations; None for a failed trial."""
-    epochs: int | None
-    val_mae: dict[str, float]
-    """Validation MAE by head, in the head's unit; empty for a failed trial."""
-    predictions: Path
-    """File with its predictions on val, sel and cal; a failed trial has none."""
-
-    @property
-    def rank(self) -> tuple[float, str]:
-        """The sort key of trials, best first.
-
-        Returns:
-            The objective, infinite without one, and the name.
-        """
-        objective = math.inf if self.objective is None else float(self.objective)
-        return objective, self.folder.path.name
-
-
-def _read_results(run: RunDir) -> list[_TrialResult]:
+def _read_results(run: RunDir) -> dict[str, Candidate]:
     """Read the results of all trials, best objective first, those without one last.
 
     Only the result of the latest attempt counts; a trial that is still training has none.
+
+    Returns:
+        By name of the trial.
     """
     results = []
     for path in (run.path / "trials").glob("*/trial.toml"):
@@ -121,24 +116,25 @@ def _read_results(run: RunDir) -> list[_TrialResult]:
         attempt = folder.attempt(attempts[-1])
         if (attempt / "result.json").exists():
             content = read_json(attempt / "result.json")
-            result = _TrialResult(
+            objective = content.get("objective")
+            result = Candidate(
                 folder=folder,
                 config=load_config(path, TrialConfig),
                 status=content["status"],
-                objective=content.get("objective"),
+                objective=math.inf if objective is None else float(objective),
                 epochs=content.get("epochs"),
                 val_mae=content.get("val_mae") or {},
                 predictions=attempt / "predictions.safetensors",
             )
             results.append(result)
-    return sorted(results, key=lambda result: result.rank)
+    return {result.trial: result for result in sorted(results, key=lambda result: result.rank)}
 
 
-def _read_searched(run: RunDir) -> list[_TrialResult]:
+def _read_searched(run: RunDir) -> list[Candidate]:
     """Read the results of all trials that are ranked, see ``_read_results``."""
     state = read_state(run)
     others = {*state.curve.values(), *state.folds.values()}
-    return [result for result in _read_results(run) if result.folder.path.name not in others]
+    return [result for name, result in _read_results(run).items() if name not in others]
 
 
 def find_curve_fits(run: RunDir) -> list[Candidate]:
@@ -148,23 +144,10 @@ def find_curve_fits(run: RunDir) -> list[Candidate]:
         All of them; none where one has no result, or was not to be made.
     """
     curve = read_state(run).curve
-    results = {result.folder.path.name: result for result in _read_results(run)}
+    results = _read_results(run)
     fits = [results[name] for _, name in sorted(curve.items()) if name in results]
-    done = [_as_candidate(fit) for fit in fits if fit.objective is not None]
+    done = [fit for fit in fits if math.isfinite(fit.objective)]
     return done if len(done) == len(CURVE_SHARES) else []
-
-
-def _as_candidate(result: _TrialResult) -> Candidate:
-    assert result.objective is not None
-    return Candidate(
-        trial=result.folder.path.name,
-        folder=result.folder,
-        config=result.config,
-        status=result.status,
-        objective=float(result.objective),
-        val_mae=result.val_mae,
-        predictions=result.predictions,
-    )
 
 
 def list_leaderboard(run: RunDir) -> list[RankedTrial]:
@@ -174,10 +157,10 @@ def list_leaderboard(run: RunDir) -> list[RankedTrial]:
     """
     return [
         {
-            "trial": result.folder.path.name,
+            "trial": result.trial,
             "conv": result.config.model.conv,
             "status": result.status,
-            "objective": result.objective,
+            "objective": replace_nonfinite(result.objective),
             "epochs": result.epochs,
         }
         for result in _read_searched(run)
@@ -195,11 +178,7 @@ def find_candidates(run: RunDir) -> list[Candidate]:
     """
     results = _read_searched(run)
     for status in ("completed", "stopped"):
-        candidates = [
-            _as_candidate(result)
-            for result in results
-            if result.status == status and result.objective is not None
-        ]
+        candidates = [result for result in results if result.has_reached(status)]
         if candidates:
             _check_heads(run, candidates)
             return candidates
@@ -218,24 +197,22 @@ def find_configurations(run: RunDir) -> list[Candidate]:
         Empty where there is none, as after a campaign that was ended early.
     """
     state = read_state(run)
-    results = {r.folder.path.name: r for r in _read_results(run)}
+    results = _read_results(run)
     configurations = []
     for parent in dict.fromkeys(parent for parent, _ in state.folds):
         names = [name for (of, _), name in sorted(state.folds.items()) if of == parent]
-        fits = [_as_candidate(results[n]) for n in names if _is_complete(results.get(n))]
+        ended = [results[name] for name in names if name in results]
+        fits = [fit for fit in ended if fit.has_reached("completed")]
         if parent not in results or not fits or len(fits) < fits[0].config.training.folds:
             continue
         mae = {
             name: float(np.mean([fit.val_mae[name] for fit in fits])) for name in fits[0].val_mae
         }
-        whole = replace(_as_candidate(results[parent]), fits=tuple(fits), val_mae=mae)
         objective = float(np.mean([fit.objective for fit in fits]))
-        configurations.append(replace(whole, objective=objective))
-    return sorted(configurations, key=lambda one: (one.objective, one.trial))
-
-
-def _is_complete(result: _TrialResult | None) -> TypeGuard[_TrialResult]:
-    return result is not None and result.status == "completed" and result.objective is not None
+        configurations.append(
+            replace(results[parent], fits=tuple(fits), val_mae=mae, objective=objective)
+        )
+    return sorted(configurations, key=lambda one: one.rank)
 
 
 def _check_heads(run: RunDir, candidates: list[Candidate]) -> None:
@@ -295,8 +272,7 @@ def read_truth(
         The values, [R, w] in fp64, in the target's unit; and a mask of the rows with a label, [R].
     """
     values, masks = [], []
-    for first in range(0, max(len(indices), 1), GRAPHS_TOGETHER):
-        columns = graphs.take(indices[first : first + GRAPHS_TOGETHER])
+    for columns in take_pieces(graphs, indices):
         values.append(columns.targets[target])
         mask = columns.masks[target]
         node = columns.levels[target] == "node"

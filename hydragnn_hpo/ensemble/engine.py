@@ -211,6 +211,12 @@ def _build_net(config: TrialConfig, targets: Targets) -> MultiHeadGNN:
     return MultiHeadGNN(plan, config.heads, targets, learn_weights=learned)
 
 
+_SIGNED = (
+    *("level", "shape", "size", "classes", "energy", "derived_from", "sum", "origin", "charge"),
+)
+"""What a net computes of a target, beside its configuration."""
+
+
 def signature_of(config: TrialConfig, targets: Targets) -> str:
     """Describe as JSON what a trial's net computes, without weights and type.
 
@@ -224,17 +230,7 @@ def signature_of(config: TrialConfig, targets: Targets) -> str:
         "heads": {
             name: [
                 head.model_dump(mode="json", exclude={"weight", "loss", "beta"}),
-                {
-                    "level": targets[name].get("level"),
-                    "shape": targets[name].get("shape"),
-                    "size": targets[name].get("size"),
-                    "classes": targets[name].get("classes"),
-                    "energy": targets[name].get("energy"),
-                    "derived_from": targets[name].get("derived_from"),
-                    "sum": targets[name].get("sum"),
-                    "origin": targets[name].get("origin"),
-                    "charge": targets[name].get("charge"),
-                },
+                {key: targets[name].get(key) for key in _SIGNED},
             ]
             for name, head in config.heads.items()
         },

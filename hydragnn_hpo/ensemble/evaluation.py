@@ -4,9 +4,8 @@ Shapes: R rows of a head (graphs or nodes), w its components.
 """
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
@@ -21,17 +20,14 @@ from hydragnn_hpo.ensemble.calibrate import (
     SYMBOLS,
     By,
     Strata,
-    clip_to_bounds,
     size_strata,
 )
-from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import (
     Ensemble,
-    compute_trust,
-    head_prediction,
+    describe_heads,
 )
-from hydragnn_hpo.ensemble.local_descriptors import find_start
+from hydragnn_hpo.ensemble.local_descriptors import predict_simply
 from hydragnn_hpo.ensemble.structure_batches import (
     ChunkReader,
     StructureFiles,
@@ -47,7 +43,6 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     norm_errors,
 )
 from hydragnn_hpo.ensemble.verdict import (
-    Comparison,
     HeadEvidence,
     RowFacts,
     collect_evidence,
@@ -64,11 +59,10 @@ TOGETHER = 512
 FAR = 20.0
 """Standard deviations of the training data that labels may lie from its mean, in the median,
 before their unit is doubted."""
-_Parts = list[list[np.ndarray]]
-"""Of one head, batch after batch, the rows that have a label: truth, mean, [R, w]; spread, noise,
-[R, 1]; kind of structure, [R]; predictions from the elements alone and from local descriptors,
-[R, w], NaN without one; position of the structure, atom within it (0 for a structure), distance to
-the training set (NaN if not known), [R]."""
+_Rows = dict[str, np.ndarray]
+"""Rows of one head that have a label, [R, ...]: the fields of ``HeadOnLabels``; ``graph``, position
+of the structure; ``atom``, atom within it (0 for a structure); ``distance`` to the training set (or
+NaN); and what ``predict_simply`` returns."""
 
 HeadRecord = dict[
     str, str | float | dict[str, dict[str, float | None]] | Curves | DistanceFigures | None
@@ -92,6 +86,12 @@ class EvaluationRecord(TypedDict):
     """What to conclude from the figures."""
     heads: dict[str, HeadRecord]
     """By name; those that have a label."""
+
+
+_LABEL_FIELDS = {
+    *("level", "shape", "size", "classes", "energy", "derived_from", "origin", "charge"),
+}
+"""Fields of a head that its label shares."""
 
 
 def match_card_labels(manifest: Manifest, card: CardConfig) -> dict[str, TargetConfig]:
@@ -137,18 +137,8 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             raise ConfigError(f"--target '{option}': head '{head}' has a label already; give one.")
         entry = manifest.heads[head]
         inside(unit or entry.unit)
-        label = {
-            "key": key,
-            "level": entry.level,
-            "shape": entry.shape,
-            "size": entry.size,
-            "classes": entry.classes,
-            "unit": unit or entry.unit,
-            "energy": entry.energy,
-            "derived_from": entry.derived_from,
-            "origin": entry.origin,
-            "charge": entry.charge,
-        }
+        label = entry.model_dump(include=_LABEL_FIELDS)
+        label |= {"key": key, "unit": unit or entry.unit}
         labels[head] = parse_config(label, TargetConfig, where=f"--target '{option}'")
     return _check_labels(manifest, labels, "--target")
 
@@ -355,7 +345,7 @@ def evaluate_ensemble(
     Raises:
         DataError: no structure has a label.
     """
-    parts: dict[str, _Parts] = {name: [] for name in heads}
+    parts: dict[str, list[_Rows]] = {name: [] for name in heads}
     structures = _Structures()
     trust = list[str]()
     errors = list[str]()
@@ -435,7 +425,7 @@ class _Structures:
 
 
 def _predict(
-    ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], first: int
+    ensemble: Ensemble, graphs: Columns, parts: dict[str, list[_Rows]], first: int
 ) -> list[str]:
     """Predict some graphs, and add the rows that have a label.
 
@@ -450,63 +440,48 @@ def _predict(
     """
     trust = list[str]()
     manifest = ensemble.manifest
+    targets = manifest.targets()
     for piece in pieces(graphs, np.arange(graphs.num_graphs), EDGES_PER_BATCH):
         moments = ensemble.moments(graphs, piece)
         columns = graphs.take(piece)
         counts = columns.num_nodes()
         atoms = np.arange(counts.sum()) - np.repeat(columns.node_offset[:-1], counts)
         distances = ensemble.training_distances(graphs, piece)
-        heads = {}
+        prediction = describe_heads(manifest, columns, {name: [moments[name]] for name in parts})
+        trust += prediction.trust
         for name, rows in parts.items():
             entry = manifest.heads[name]
             node = entry.level == "node"
-            stratum = manifest.strata.names_of_rows(columns, node=node)
             graph = np.repeat(first + piece, counts) if node else first + piece
-            mix = moments[name]
-            atom = atoms if node else np.zeros_like(piece)
-            own = columns.targets[name]
-            simpler = _predict_simply(ensemble, name, columns)
-            unknown_distance = np.full(len(graph), np.nan)
-            distance = distances.get(NODE if node else GRAPH, unknown_distance)
-            head = heads[name] = head_prediction(entry, columns, [mix])
-            factor = entry.calibration.factor_of_rows(columns, head.mean, node=node)
-            predicted = (own, head.mean, head.std_epistemic, mix.noise, stratum, factor)
-            whole = (*predicted, *simpler, graph, atom, distance)
-            rows.append([part[columns.masks[name]] for part in whole])
-        trust += compute_trust(manifest, columns, heads)
+            head = prediction.heads[name]
+            whole = {
+                "truth": columns.targets[name],
+                "mean": head.mean,
+                "spread": head.std_epistemic,
+                "noise": moments[name].noise,
+                "stratum": manifest.strata.names_of_rows(columns, node=node),
+                "factor": entry.calibration.factor_of_rows(columns, head.mean, node=node),
+                "graph": graph,
+                "atom": atoms if node else np.zeros_like(piece),
+                "distance": distances.get(entry.level, np.full(len(graph), np.nan)),
+                **predict_simply(
+                    name, targets[name], columns, _open_baseline(entry), ensemble.local
+                ),
+            }
+            mask = columns.masks[name]
+            rows.append({key: values[mask] for key, values in whole.items()})
     return trust
 
 
-def _predict_simply(ensemble: Ensemble, name: str, columns: Columns) -> Iterator[np.ndarray]:
-    """Yield the predictions of a head from the elements alone and from local descriptors.
-
-    They end at the bounds of the head, as those of the ensemble do.
-
-    Args:
-        ensemble: has both.
-        name: name of the head.
-        columns: graphs with edges up to the ensemble's cutoff.
-
-    Returns:
-        Values of all rows, [R, w]; NaN where the file has no such prediction.
-    """
-    entry = ensemble.manifest.heads[name]
-    local = ensemble.local
-    node = entry.level == "node"
-    rows = len(columns.numbers) if node else columns.num_graphs
-    elements = descriptor = np.full((rows, entry.width), np.nan)
-    baseline = None
-    if entry.baseline is not None:
-        baseline = CompositionModel.from_entry(entry.baseline, is_node=node)
-        elements = baseline.predict(columns)
-    if local is not None and name in local.heads:
-        start = find_start(baseline, entry.origin, entry.charge)
-        descriptor = local.predict(name, columns, start)
-    yield from (clip_to_bounds(values, entry.bounds) for values in (elements, descriptor))
+def _open_baseline(entry: HeadEntry) -> CompositionModel | None:
+    """Return the prediction of a head from the elements alone, if the file has one."""
+    if entry.baseline is None:
+        return None
+    return CompositionModel.from_entry(entry.baseline, is_node=entry.level == "node")
 
 
 def _evaluate_head(
-    done: Evaluation, name: str, entry: HeadEntry, rows: _Parts, structures: _StructureFacts
+    done: Evaluation, name: str, entry: HeadEntry, rows: list[_Rows], structures: _StructureFacts
 ) -> None:
     """Compute one head's figures, or add the warning that it has none.
 
@@ -517,17 +492,17 @@ def _evaluate_head(
         rows: of the head, batch after batch.
         structures: facts of all structures.
     """
-    *whole, elements, descriptor, graph, atom, distance = _join_parts(rows)
-    predicted = HeadOnLabels(*whole)
-    simpler = {"elements": elements, "descriptor": descriptor}
-    broken = ~np.isfinite(predicted.mean).all(axis=1)
+    whole = {key: np.concatenate([some[key] for some in rows]) for key in rows[0]}
+    broken = ~np.isfinite(whole["mean"]).all(axis=1)
     if broken.any():
         done.warnings.append(
-            f"'{name}' of {len(np.unique(graph[broken]))} structures is missing or not finite, and "
-            "left out; look at the reasons with 'hydragnn-hpo predict'."
+            f"'{name}' of {len(np.unique(whole['graph'][broken]))} structures is missing or not "
+            "finite, and left out; look at the reasons with 'hydragnn-hpo predict'."
         )
-        predicted, simpler = predicted.of(~broken), {k: v[~broken] for k, v in simpler.items()}
-        graph, atom, distance = graph[~broken], atom[~broken], distance[~broken]
+        whole = {key: values[~broken] for key, values in whole.items()}
+    predicted = HeadOnLabels(**{field.name: whole[field.name] for field in fields(HeadOnLabels)})
+    graph = whole["graph"]
+    atom = whole["atom"]
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
@@ -538,58 +513,23 @@ def _evaluate_head(
     figures = compute_figures(predicted, known, entry.center) | norm_errors(predicted, entry.shape)
     kinds = structures.kinds_of_rows(graph, atom, node=node)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
-    facts = _describe_rows(entry, predicted, simpler, every, graph=graph, atom=atom)
+    own = every.numbers[every.starts[graph] + atom] if node else None
+    others = {"mean": np.broadcast_to(entry.center, predicted.truth.shape)}
+    others |= {key: whole[key] for key in ("elements", "descriptor") if key in whole}
+    of_rows = find_kinds(every.numbers, every.sizes, graph, own)
+    facts = RowFacts(every.groups[graph], of_rows, others)
     head = HeadEvidence(name, entry.shown_unit, node, classes=tuple(entry.classes or ()))
     evidence = collect_evidence(head, predicted, known, facts)
-    figures["elements_mae"] = _mae_of(evidence.elements)
-    figures["descriptor_mae"] = _mae_of(evidence.descriptor)
-    by_distance = _compare_with_distance(predicted, distance, facts.group)
+    figures["elements_mae"] = evidence.elements.mae
+    figures["descriptor_mae"] = evidence.descriptor.mae
+    error = np.abs(predicted.residual).mean(axis=1)
+    distance = whole["distance"]
+    by_distance = None
+    if np.isfinite(distance).all():
+        by_distance = compute_distance_figures(error, distance, facts.group)
     done.heads[name] = HeadEvaluation(
         entry, predicted, figures, strata, graph, atom, evidence, distance, by_distance
     )
-
-
-def _join_parts(rows: _Parts) -> Iterator[np.ndarray]:
-    """Yield each part of the rows of a head, all batches together."""
-    yield from map(np.concatenate, zip(*rows, strict=True))
-
-
-def _mae_of(other: Comparison | None) -> float:
-    return math.nan if other is None else other.mae
-
-
-def _compare_with_distance(
-    predicted: HeadOnLabels, distance: np.ndarray, group: np.ndarray
-) -> DistanceFigures | None:
-    """Compare errors with distances to the training set, [R]; None if these are not known."""
-    if not np.isfinite(distance).all():
-        return None
-    return compute_distance_figures(np.abs(predicted.residual).mean(axis=1), distance, group)
-
-
-def _describe_rows(
-    entry: HeadEntry,
-    predicted: HeadOnLabels,
-    simpler: Mapping[str, np.ndarray],
-    every: Compositions,
-    *,
-    graph: np.ndarray,
-    atom: np.ndarray,
-) -> RowFacts:
-    """Describe the rows of a head: groups, kinds, and the simplest predictions.
-
-    Args:
-        entry: of the head in the manifest.
-        predicted: its rows with labels.
-        simpler: predictions of other models, [R, w]; NaN where the file has none.
-        every: names, atoms and groups of all structures.
-        graph: structure of each row, [R].
-        atom: atom of each row within its structure, [R].
-    """
-    own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
-    others = {"mean": np.broadcast_to(entry.center, predicted.truth.shape)}
-    others |= {key: values for key, values in simpler.items() if np.isfinite(values).all()}
-    return RowFacts(every.groups[graph], find_kinds(every.numbers, every.sizes, graph, own), others)
 
 
 def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:

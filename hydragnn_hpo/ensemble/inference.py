@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -52,6 +52,7 @@ from hydragnn_hpo.ensemble.engine import (
 )
 from hydragnn_hpo.ensemble.local_descriptors import LocalModels
 from hydragnn_hpo.ensemble.local_members import LocalMember, open_local_members
+from hydragnn_hpo.ensemble.neighbor_densities import edges_of
 from hydragnn_hpo.ensemble.prediction import HeadPrediction, PredictedStructures, Prediction
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import DataError
@@ -68,74 +69,56 @@ Timer = Callable[[Engine, GraphSet, np.ndarray], float]
 """Returns the seconds that an engine takes for one batch, see ``time_engine``."""
 
 
-def head_prediction(
-    head: HeadEntry,
+def describe_heads(
+    manifest: Manifest,
     columns: Columns,
-    parts: Sequence[Moments],
+    parts: Mapping[str, Sequence[Moments]],
     *,
     levels: Sequence[int] = (),
-    members: Mapping[str, Sequence[np.ndarray]] | None = None,
+    members: Mapping[str, "MemberValues"] | None = None,
     strata: Strata | None = None,
     unlabelled: bool = False,
-) -> HeadPrediction:
-    """Turn the moments of all batches into mean, sigma and intervals of one head.
+) -> Prediction:
+    """Turn moments into mean, sigma and intervals of heads, with the reasons to distrust them.
 
     Args:
-        head: manifest entry with the calibration.
+        manifest: manifest of the ensemble, with the calibrations.
         columns: the structures.
-        parts: moments of the batches in order, R rows in all.
+        parts: moments of the batches in order, R rows in all, of the heads to describe.
         levels: interval levels besides 90, in percent.
-        members: predictions of each member per batch, by trial; None if not requested.
+        members: predictions of each member by head; None if not requested.
         strata: rule that assigns strata; None if all rows share their quantiles.
         unlabelled: True also predicts rows that ``find_unlabelled`` lets be missing.
+
+    Returns:
+        The prediction, without its structures.
     """
-    mean = _stack([part.mean for part in parts], head.width)
-    node = head.level == "node"
-    stratum = None if strata is None else strata.names_of_rows(columns, node=node)
-    spread = _stack([part.spread for part in parts], 1)
-    own = {name: np.concatenate(some) for name, some in (members or {}).items() if some}
-    if not unlabelled and (missing := find_unlabelled(head, columns)).any():
-        for values in (mean, spread, *own.values()):
-            values[missing] = np.nan
-    if (fit := head.calibration).temperature is not None:
-        return _class_prediction(head, mean, spread, levels=levels, members=own, stratum=stratum)
-    noise = _stack([part.noise for part in parts], 1)
-    sigma = fit.sigma(spread, noise, fit.factor_of_rows(columns, mean, node=node))
-    ends = _interval(mean, fit.half_width(sigma, 0.9, stratum), head)
-    half = {n: fit.half_width(sigma, n / 100, stratum) for n in levels}
-    bounds = {n: _interval(mean, half[n], head) for n in levels}
-    return HeadPrediction(mean, sigma, spread, *ends, bounds=bounds, members=own)
-
-
-def _class_prediction(
-    head: HeadEntry,
-    mean: np.ndarray,
-    spread: np.ndarray,
-    *,
-    levels: Sequence[int],
-    members: Mapping[str, np.ndarray],
-    stratum: np.ndarray | None,
-) -> HeadPrediction:
-    """Return probabilities of classes, and sets of classes as intervals, see ``class_sets``.
-
-    Args:
-        head: manifest entry with the temperature.
-        mean: mean of the members' probabilities, [R, C].
-        spread: spread of the members, [R, 1].
-        levels: levels of sets besides 90, in percent.
-        members: probabilities of each member, by trial.
-        stratum: name of each row's stratum, [R]; None if all share their thresholds.
-    """
-    fit = head.calibration
-    probability = calibrate_probabilities(mean, fit)
-    return HeadPrediction(
-        probability,
-        class_std(probability),
-        spread,
-        *class_sets(probability, fit, 0.9, stratum),
-        bounds={level: class_sets(probability, fit, level / 100, stratum) for level in levels},
-        members=members,
-    )
+    heads = {}
+    hidden = {}
+    for name, some in parts.items():
+        head = manifest.heads[name]
+        fit = head.calibration
+        node = head.level == "node"
+        mean = _stack([part.mean for part in some], head.width)
+        spread = _stack([part.spread for part in some], 1)
+        values = members[name].items() if members else ()
+        own = {trial: np.concatenate(each) for trial, each in values}
+        hidden[name] = find_unlabelled(head, columns)
+        for array in () if unlabelled else (mean, spread, *own.values()):
+            array[hidden[name]] = np.nan
+        stratum = None if strata is None else strata.names_of_rows(columns, node=node)
+        if fit.temperature is not None:
+            mean = calibrate_probabilities(mean, fit)
+            std = class_std(mean)
+            ends = {n: class_sets(mean, fit, n / 100, stratum) for n in (90, *levels)}
+        else:
+            noise = _stack([part.noise for part in some], 1)
+            std = fit.sigma(spread, noise, fit.factor_of_rows(columns, mean, node=node))
+            half = {n: fit.half_width(std, n / 100, stratum) for n in (90, *levels)}
+            ends = {n: _interval(mean, wide, head) for n, wide in half.items()}
+        bounds = {level: ends[level] for level in levels}
+        heads[name] = HeadPrediction(mean, std, spread, *ends[90], bounds=bounds, members=own)
+    return Prediction(heads, _compute_trust(manifest, columns, heads, hidden))
 
 
 def _interval(mean: np.ndarray, half: np.ndarray, head: HeadEntry) -> tuple[np.ndarray, np.ndarray]:
@@ -170,8 +153,11 @@ def _reads_positions(head: HeadEntry) -> bool:
     return reads_positions({"origin": head.origin})
 
 
-def compute_trust(
-    manifest: Manifest, here: Columns, heads: Mapping[str, HeadPrediction]
+def _compute_trust(
+    manifest: Manifest,
+    here: Columns,
+    heads: Mapping[str, HeadPrediction],
+    hidden: Mapping[str, np.ndarray],
 ) -> tuple[str, ...]:
     """Find reasons to distrust the predictions of each structure.
 
@@ -184,6 +170,7 @@ def compute_trust(
         manifest: calibration of the heads, elements and coordination of the training data.
         here: the structures.
         heads: predictions for these structures, by head.
+        hidden: masks of the rows that ``find_unlabelled`` finds, by head.
 
     Returns:
         For each structure ``ok``, or the reasons joined by semicolons, [G].
@@ -201,14 +188,13 @@ def compute_trust(
         reasons[row].append(reason)
     for name, head in heads.items():
         entry = manifest.heads[name]
-        hidden = find_unlabelled(manifest.heads[name], here)
         for row in np.flatnonzero(here.pbc.any(axis=1) & _reads_positions(entry)).tolist():
             reasons[row].append(f"no {name} of periodic structures")
         lacking = _lack_labels(manifest, entry, here.numbers)
         for row, number in _pairs(graph_of_node[lacking], here.numbers[lacking]):
             reasons[row].append(f"no label of {name} for {chemical_symbols[number]}")
         graph = graph_of_node if entry.level == "node" else np.arange(here.num_graphs)
-        for row, reason in _reasons_of_head(name, entry, head, graph, hidden):
+        for row, reason in _reasons_of_head(name, entry, head, graph, hidden[name]):
             reasons[row].append(reason)
     return tuple("; ".join(reason) or "ok" for reason in reasons)
 
@@ -264,7 +250,7 @@ def _reasons_of_head(
 def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
     """Check which atoms have a number of neighbours outside their element's training range, [N].
 
-    Atoms of an element absent from the training data are False: ``compute_trust`` reports them as
+    Atoms of an element absent from the training data are False: ``_compute_trust`` reports them as
     unseen elements.
 
     Args:
@@ -282,12 +268,7 @@ def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
 
 def neighbor_counts(columns: Columns, cutoff: float) -> np.ndarray:
     """Count the neighbours of each atom within a cutoff in angstrom, images included, [N]."""
-    edges_of = np.diff(columns.edge_offset)
-    first = columns.node_offset[:-1]
-    graph = np.repeat(np.arange(columns.num_graphs), edges_of)
-    sender, receiver = (columns.edges + first[graph][:, None]).T
-    shift = np.einsum("ek,ekx->ex", columns.edge_shift, columns.cell[graph])
-    vectors = columns.positions[receiver] + shift - columns.positions[sender]
+    _, receiver, vectors = edges_of(columns)
     near = np.einsum("ex,ex->e", vectors, vectors) <= cutoff**2
     counts: np.ndarray = np.bincount(receiver[near], minlength=len(columns.numbers))
     return counts
@@ -422,14 +403,16 @@ class Ensemble:
             for name, moments in self.moments(columns, piece, values if members else None).items():
                 parts[name].append(moments)
         here = columns.take(indices)
-        strata = self.manifest.strata
-        finish = partial(head_prediction, levels=levels, strata=strata, unlabelled=unlabelled)
-        heads = {
-            name: finish(head, here, parts[name], members=values[name])
-            for name, head in self.manifest.heads.items()
-        }
-        trust = compute_trust(self.manifest, here, heads)
-        return Prediction(heads, trust, self._describe(structures, columns, indices))
+        prediction = describe_heads(
+            self.manifest,
+            here,
+            parts,
+            levels=levels,
+            members=values,
+            strata=self.manifest.strata,
+            unlabelled=unlabelled,
+        )
+        return replace(prediction, structures=self._describe(structures, columns, indices))
 
     def _warn_of_levels(self, levels: Sequence[int]) -> None:
         """Log once what had too few groups for the intervals of some levels, in percent."""

@@ -28,6 +28,7 @@ from scipy.special import softmax
 
 from hydragnn_hpo.config import is_extensive, reads_positions
 from hydragnn_hpo.data import Columns
+from hydragnn_hpo.ensemble.calibrate import clip_to_bounds
 from hydragnn_hpo.ensemble.class_probabilities import as_probabilities
 from hydragnn_hpo.ensemble.neighbor_densities import (
     ANGULAR_ORDER,
@@ -113,6 +114,33 @@ def find_start(
         charge: attribute with the total charge, of dipoles of ions.
     """
     return ChargeMoment(charge) if charge is not None and origin == "mass" else baseline
+
+
+def predict_simply(
+    name: str,
+    target: TargetStats,
+    columns: Columns,
+    baseline: ElementModel | None,
+    local: "LocalModels | None",
+) -> dict[str, np.ndarray]:
+    """Predict a target from the elements alone and from local descriptors, within its bounds.
+
+    Args:
+        name: name of the target.
+        target: its bounds, origin and charge.
+        columns: graphs with all edges up to the cutoff of the descriptors.
+        baseline: prediction from the elements, if the target has one.
+        local: regressions on local descriptors, if there are any.
+
+    Returns:
+        Values of all rows, [R, T], as ``elements`` and ``descriptor``, as far as there are.
+    """
+    values = {} if baseline is None else {"elements": baseline.predict(columns)}
+    if local is not None and name in local.heads:
+        start = find_start(baseline, target.get("origin"), target.get("charge"))
+        values["descriptor"] = local.predict(name, columns, start)
+    bounds = target.get("bounds")
+    return {key: clip_to_bounds(some, bounds) for key, some in values.items()}
 
 
 def _sum_atoms(

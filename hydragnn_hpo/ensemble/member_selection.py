@@ -428,29 +428,20 @@ def _loss_with(
     )
 
 
-@dataclass(frozen=True)
-class Diversity:
-    """How much a head gains by mixing: mse = mean_member_mse - ambiguity."""
-
-    correlation: list[list[float]]
-    """Correlation of the members' errors, M x M; 1 on the diagonal, and between constant errors."""
-    mean_correlation: float | None
-    """Mean off the diagonal; None for one member."""
-    mse: float
-    """Mean square error of the mix, in the unit squared, summed over a vector's components."""
-    mean_member_mse: float
-    """Weighted mean of the members' mean square errors, in the unit squared."""
-    ambiguity: float
-    """Weighted mean square deviation of the members from the mix, in the unit squared."""
-
-
-def compute_diversity(predictions: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> Diversity:
+def compute_diversity(
+    members: Sequence[str], predictions: np.ndarray, truth: np.ndarray, weights: np.ndarray
+) -> HeadDiversity:
     """Compare the members of one head; only the correlation subtracts each member's mean error.
 
     Args:
+        members: names of the M trials.
         predictions: predictions of the members, [M, R, w], in the unit.
         truth: the target, [R, w], in the unit.
         weights: weights of the members, [M], summing to 1.
+
+    Returns:
+        How much the head gains by mixing: ``mse`` is ``mean_member_mse`` less ``ambiguity``; errors
+        of a vector are summed over its components, and constant errors have the correlation 1.
 
     Source: Krogh & Vedelsby (1995), Neural network ensembles, cross validation, and active
     learning, NIPS 7, eq. 7: the identity is exact for every weighting.
@@ -464,13 +455,14 @@ def compute_diversity(predictions: np.ndarray, truth: np.ndarray, weights: np.nd
 
     matrix = _correlation(errors.reshape(len(errors), -1))
     pairs = matrix[~np.eye(len(matrix), dtype=bool)]
-    return Diversity(
-        correlation=matrix.tolist(),
-        mean_correlation=float(pairs.mean()) if len(pairs) else None,
-        mse=float(mean_square(mix - truth)),
-        mean_member_mse=float(weights @ mean_square(errors)),
-        ambiguity=float(weights @ mean_square(predictions - mix)),
-    )
+    return {
+        "members": list(members),
+        "correlation": matrix.tolist(),
+        "mean_correlation": float(pairs.mean()) if len(pairs) else None,
+        "mse": float(mean_square(mix - truth)),
+        "mean_member_mse": float(weights @ mean_square(errors)),
+        "ambiguity": float(weights @ mean_square(predictions - mix)),
+    }
 
 
 def _correlation(errors: np.ndarray) -> np.ndarray:
@@ -616,15 +608,9 @@ def compare_members(context: BuildContext, weights: Weights) -> dict[str, HeadDi
     for name, share in weights.items():
         truth, mask = context.truth(name, "sel")
         chosen = np.flatnonzero(share)
-        diversity = compute_diversity(stored[name][chosen][:, mask], truth[mask], share[chosen])
-        by_head[name] = {
-            "members": [context.candidates[c].trial for c in chosen],
-            "correlation": diversity.correlation,
-            "mean_correlation": diversity.mean_correlation,
-            "mse": diversity.mse,
-            "mean_member_mse": diversity.mean_member_mse,
-            "ambiguity": diversity.ambiguity,
-        }
+        members = [context.candidates[c].trial for c in chosen]
+        values = stored[name][chosen][:, mask]
+        by_head[name] = compute_diversity(members, values, truth[mask], share[chosen])
     return by_head
 
 

@@ -1,4 +1,4 @@
-"""Prediction with many ranks: claims on chunks, the work of one rank, and the start of ranks.
+"""Prediction with many ranks of a launcher: claims on chunks, and the work of one rank.
 
 Ranks exchange no messages: they read each other's files in the folder of parts. A rank claims a
 chunk by creating a file, in which only one rank can succeed. Claims only save time: two ranks that
@@ -6,43 +6,31 @@ predict the same chunk write the same bytes. torch.distributed is not used.
 """
 
 import contextlib
-import itertools
-import logging
 import os
-import secrets
 import signal
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
-from pydantic import JsonValue
 
-from hydragnn_hpo import log
 from hydragnn_hpo.ensemble.engine import AUTO, device_of
 from hydragnn_hpo.ensemble.predict_file import (
     POLL_SECONDS,
     PredictPipeline,
     PredictRequest,
-    Report,
     predict_chunks,
 )
 from hydragnn_hpo.ensemble.predict_output import PartFolder, PredictOutcome
 from hydragnn_hpo.ensemble.structure_batches import ChunkId
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
-from hydragnn_hpo.files import is_transient, read_json, storage, write_json
+from hydragnn_hpo.files import storage
 from hydragnn_hpo.host_info import start_ticks
-from hydragnn_hpo.launching import DEVICE, THREADS, Backend, Event, Job, Slot
-from hydragnn_hpo.leases import ControllerLease, StampWatch
-
-if TYPE_CHECKING:
-    from hydragnn_hpo.config import MachineConfig
-
-logger = logging.getLogger(__name__)
+from hydragnn_hpo.launching import DEVICE, THREADS
+from hydragnn_hpo.leases import StampWatch
 
 CLAIM_SECONDS = 30.0
 """Time in seconds after which a claim that was not renewed belongs to a lost rank."""
@@ -126,10 +114,6 @@ class ChunkClaims:
         last = self._path(name, MAX_ATTEMPTS - 1)
         return last.exists() and not self._is_alive(last)
 
-    def last_attempts(self) -> list[str]:
-        """Return the names of all chunks at their last attempt, live or not, in any order."""
-        return [path.stem for path in self._folder.glob(f"[0-9]*.{MAX_ATTEMPTS - 1}")]
-
     def clear(self) -> None:
         """Remove all claims, so that chunks at which ranks were lost are tried again.
 
@@ -168,16 +152,9 @@ class ChunkClaims:
         return self._folder / f"{name}.{attempt}"
 
 
-# -- one rank --------------------------------------------------------------------------------
-
-STORAGE_RETRY_SECONDS = 20.0
-"""Pause before a rank ends because its file server is unreachable: a slot allows few starts."""
-
 BEGIN_SECONDS = 300.0
 """Maximum time that ranks wait for rank 0 to create the folder."""
 
-_FAILED = "failed.json"
-"""File with the error of a rank."""
 _JOIN = "join"
 """Name of the claim on joining the parts."""
 
@@ -185,40 +162,6 @@ _JOIN = "join"
 def claims_of(request: PredictRequest) -> ChunkClaims:
     """Return the claims that all ranks of a request share."""
     return ChunkClaims(request.parts.folder / "claims")
-
-
-def rank_main(spec: Mapping[str, JsonValue]) -> int:
-    """Predict as a rank of a backend; entry point of the rank's process.
-
-    Args:
-        spec: a ``PredictRequest``, see ``PredictRequest.to_spec``.
-
-    Returns:
-        0 once no chunk is left; 1 after an error, which is stored for ``read_failure`` unless
-        the file server is temporarily unreachable from this host.
-    """
-    log.configure(rank=int(os.environ.get("RANK", "0")))
-    request = PredictRequest.from_spec(spec)
-    _set_up_process()
-    try:
-        device = os.environ.get(DEVICE, "cpu")
-        with request.open_output(device) as pipeline, claims_of(request) as claims:
-            predict_chunks(pipeline, claims)
-    except HydraError as error:
-        if is_transient(error):
-            logger.error("%s", error)
-            time.sleep(STORAGE_RETRY_SECONDS)
-            return 1
-        with contextlib.suppress(HydraError):
-            write_json(request.parts.folder / _FAILED, {"error": str(error)})
-        return 1
-    return 0
-
-
-def read_failure(request: PredictRequest) -> JobError | None:
-    """Return the error with which a rank ended; None if there is none."""
-    path = request.parts.folder / _FAILED
-    return JobError(str(read_json(path)["error"])) if path.exists() else None
 
 
 def predict_as_rank(
@@ -355,198 +298,3 @@ def _process_start() -> float:
     """Return the start of this process, before its imports, in seconds since the epoch."""
     since_boot = (start_ticks(os.getpid()) or 0) / os.sysconf("SC_CLK_TCK")
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
-
-
-# -- ranks of a backend ----------------------------------------------------------------------
-
-RANKS_LOG = "ranks.log"
-"""File with the output of all ranks."""
-EVENT_SECONDS = 0.1
-"""Maximum seconds to wait for an event of the backend."""
-HOST_SECONDS = 600.0
-"""Maximum seconds to wait for the first host, or for a new one once all were lost."""
-
-MAX_STARTS = 3
-"""Maximum number of ranks started on one slot; if all fail, the slot is no longer used."""
-
-PROGRESS_SECONDS = 1.0
-"""Seconds between two checks of finished parts."""
-
-
-def predict_on_ranks(
-    request: PredictRequest, pipeline: PredictPipeline, machine: "MachineConfig", report: Report
-) -> PredictOutcome:
-    """Start ranks, replace those that are lost, wait until all chunks are predicted, and join them.
-
-    Args:
-        request: the prediction to run.
-        pipeline: pipeline of the request, opened in this process.
-        machine: machine on which ranks run.
-        report: called with the header of each part, and whether it existed before.
-
-    Raises:
-        HydraError: the prediction failed, or ranks ended before all chunks were predicted.
-    """
-    parts = request.parts
-    with parts.hold() as lease:
-        try:
-            _run_ranks(request, pipeline.num_sources, machine, _Progress(request, report, lease))
-        except BaseException:
-            if not (parts.launch / RANKS_LOG).exists():  # no rank was started
-                parts.leave()
-            raise
-        outcome = pipeline.join()
-    if outcome is None:
-        raise JobError(f"{request.out}: pieces are missing; repeat the command to go on.")
-    return outcome
-
-
-def _run_ranks(
-    request: PredictRequest, num_sources: int, machine: "MachineConfig", progress: "_Progress"
-) -> None:
-    """Keep a rank on every slot until no chunk is left.
-
-    Args:
-        request: the prediction to run.
-        num_sources: number of sources of the input.
-        machine: machine on which ranks run.
-        progress: reports parts, and renews the lease.
-
-    Raises:
-        JobError: ranks were lost at all attempts at a chunk.
-    """
-    from hydragnn_hpo.campaign import backend_on
-
-    parts = request.parts
-    claims = claims_of(request)
-    folder = request.parts.launch
-    (parts.folder / _FAILED).unlink(missing_ok=True)  # left by an earlier start
-    claims.clear()
-    progress.update(before=True)
-    if parts.headers(num_sources) is not None:
-        return
-    with backend_on(machine, folder) as backend:
-        RankPool(backend, folder, request.to_spec()).run(progress)
-    progress.update()
-    if parts.headers(num_sources) is None:
-        chunks = sorted(map(ChunkId.parse, claims.last_attempts()))
-        if given_up := [chunk for chunk in chunks if parts.header(chunk) is None]:
-            raise _given_up_error(request, given_up)
-
-
-class RankPool:
-    """One rank on every slot; each is a separate job, so that losing one does not end others."""
-
-    def __init__(self, backend: Backend, folder: Path, spec: dict[str, JsonValue]) -> None:
-        """Store how to start ranks; none is started yet.
-
-        Args:
-            backend: backend that runs the ranks.
-            folder: folder of their logs and leases, visible to all hosts.
-            spec: specification of each rank's job.
-        """
-        self._backend, self._folder, self._spec = backend, folder, spec
-        self._names = map(f"predict-{secrets.token_hex(3)}-{{}}".format, itertools.count(1))
-        self._running: dict[str, Job] = {}
-        self._starts = Counter[str]()
-        self._finished = False
-        self.log = folder / RANKS_LOG
-
-    def run(self, tick: Callable[[], None]) -> None:
-        """Keep a rank on every slot until no chunk and no rank is left.
-
-        Args:
-            tick: called after every poll; an error that it raises ends the ranks.
-
-        Raises:
-            JobError: there is no host, or ranks failed too often on every slot.
-        """
-        last_busy = time.monotonic()
-        while True:
-            self._fill()
-            slots = self._backend.slots
-            if self._running:
-                last_busy = time.monotonic()
-            elif self._finished or (slots and not any(map(self._is_usable, slots))):
-                break
-            elif time.monotonic() > last_busy + HOST_SECONDS:
-                raise JobError(f"no host joined within {HOST_SECONDS:.0f} s: see {self._folder}.")
-            for event in self._backend.poll(EVENT_SECONDS):
-                self._on_event(event)
-            tick()
-        if not self._finished:
-            raise JobError(f"all ranks have ended before their work was done: see {self.log}.")
-
-    def _is_usable(self, slot: Slot) -> bool:
-        """Check whether another rank may be started on a slot."""
-        return self._starts[slot.name] < MAX_STARTS
-
-    def _fill(self) -> None:
-        """Start a rank on each slot that has none, while chunks are left."""
-        if self._finished or not self._backend.settled:
-            return
-        taken = {slot.name for job in self._running.values() for slot in job.slots}
-        for slot in self._backend.slots:
-            if slot.name in taken or not self._is_usable(slot):
-                continue
-            name = next(self._names)
-            job = Job(
-                id=name,
-                kind="predict",
-                width=1,
-                spec=self._spec,
-                log=self.log,
-                watch=None,
-                slots=(slot,),
-            )
-            self._starts[slot.name] += 1
-            self._running[name] = job
-            self._backend.start(job)
-
-    def _on_event(self, event: Event) -> None:
-        """Record the end of a job: a rank returns 0 only when no chunk is left."""
-        if event.kind == "adopted" and event.job:  # a rank left by a killed command
-            self._backend.stop(event.job, grace=0.0)
-        if event.kind == "ended" and event.job in self._running:
-            del self._running[event.job]
-            if 0 in (event.data.get("codes") or ()) and not self._finished:
-                self._finished = True
-                for name in self._running:  # the others only wait for each other
-                    self._backend.stop(name)
-
-
-class _Progress:
-    """Reports the parts that ranks have written, and renews the lease."""
-
-    def __init__(self, request: PredictRequest, report: Report, lease: ControllerLease) -> None:
-        self._request, self._report, self._lease = request, report, lease
-        self._known: set[ChunkId] = set()
-        self._last_update = 0.0
-
-    def __call__(self) -> None:
-        """Renew the lease, and report new parts every ``PROGRESS_SECONDS``.
-
-        Raises:
-            JobError: a rank has ended with an error.
-        """
-        self._lease.renew()
-        if time.monotonic() <= self._last_update + PROGRESS_SECONDS:
-            return
-        self._last_update = time.monotonic()
-        try:
-            failure = read_failure(self._request)
-            self.update()
-        except (HydraError, OSError) as error:  # the file server may be back next time
-            if not is_transient(error):
-                raise
-        else:
-            if failure:
-                raise failure
-
-    def update(self, before: bool = False) -> None:
-        """Report new parts; ``before`` marks those of an earlier start."""
-        parts = self._request.parts
-        for chunk in sorted(set(parts.done()) - self._known):
-            if header := parts.header(chunk):
-                self._known.add(chunk)
-                self._report(header, before)

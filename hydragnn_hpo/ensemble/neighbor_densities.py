@@ -114,6 +114,18 @@ def describe_directions(
     return densities.reshape(len(columns.numbers), angular.shape[1], -1)
 
 
+def edges_of(columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return sender, receiver, [E] each, and vector, in angstrom, [E, 3], of all edges.
+
+    Returns:
+        Numbers of atoms over all structures, and the vectors from senders to receivers.
+    """
+    graph = np.repeat(np.arange(columns.num_graphs), np.diff(columns.edge_offset))
+    sender, receiver = (columns.edges + columns.node_offset[:-1][graph][:, None]).T
+    shift = np.einsum("ek,ekx->ex", columns.edge_shift, columns.cell[graph])
+    return sender, receiver, columns.positions[receiver] + shift - columns.positions[sender]
+
+
 def _gather_neighbors(
     columns: Columns, cutoff: float, channels: np.ndarray
 ) -> tuple[csr_array, np.ndarray, np.ndarray]:
@@ -123,10 +135,7 @@ def _gather_neighbors(
         The matrix that sums values of the edges, weighted by the channels of their senders, over
         those of each receiver, [N C, E]; unit vectors, [E, 3]; lengths in angstrom, [E].
     """
-    graph = np.repeat(np.arange(columns.num_graphs), np.diff(columns.edge_offset))
-    sender, receiver = (columns.edges + columns.node_offset[:-1][graph][:, None]).T
-    shift = np.einsum("ek,ekx->ex", columns.edge_shift, columns.cell[graph])
-    vectors = columns.positions[receiver] + shift - columns.positions[sender]
+    sender, receiver, vectors = edges_of(columns)
     lengths = np.linalg.norm(vectors, axis=1)
     near = lengths < cutoff
     lengths, count = lengths[near], channels.shape[1]

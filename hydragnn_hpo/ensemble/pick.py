@@ -10,7 +10,7 @@ Shapes: G graphs of a batch, N nodes, M structures, D dimensions, F features of 
 import heapq
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
@@ -19,7 +19,7 @@ import numpy as np
 from ase import Atoms
 from ase.io import write as write_atoms
 
-from hydragnn_hpo.data import Columns, Graph, columns_of
+from hydragnn_hpo.data import Columns, join_columns
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.descriptors import GRAPH, standardize, stream_features
@@ -106,17 +106,15 @@ def mean_distance(points: np.ndarray) -> float:
     return float(total) / (len(points) * (len(points) - 1) / 2)
 
 
-def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarray:
+def compute_descriptors(ensemble: Ensemble, columns: Columns) -> np.ndarray:
     """Return a descriptor of each structure, [M, D]; similar structures have close descriptors.
 
     It is the mean over a structure's atoms of every member's last features, [F], standardized over
     these structures; all members have the same weight. It does not change when a structure is
     rotated, translated or repeated as a supercell.
     """
-    rules = ensemble.rules
-    columns = columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
     features: dict[str, list[np.ndarray]] = {member.trial: [] for member in ensemble.members}
-    every = np.arange(len(graphs))
+    every = np.arange(columns.num_graphs)
     for member, of_batch in stream_features(ensemble.members, columns, every, ensemble.device):
         features[member.trial].append(of_batch[GRAPH])
     each = [standardize(np.concatenate(parts)) for parts in features.values() if parts]
@@ -205,39 +203,12 @@ class PoolCandidate:
     """Name of the structure."""
     score: float
     """Uncertainty: in standard deviations of the targets, or in eV/angstrom for forces."""
-    graph: Graph
-    """The structure."""
+    structure: Columns
+    """The structure alone, copied out of its batch."""
     deviations: dict[str, float]
     """``HEAD_std`` and ``HEAD_std_epistemic`` in the head's unit, and ``DEVIATION`` for forces."""
     trust: str
     """``ok``, or the reason not to trust the predictions."""
-
-
-def copy_graph(columns: Columns, row: int, name: str) -> Graph:
-    """Copy one structure out of a batch, so that the batch's memory can be freed.
-
-    Args:
-        columns: G structures.
-        row: index of the structure.
-        name: id of the structure.
-    """
-    nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
-    edges = slice(columns.edge_offset[row], columns.edge_offset[row + 1])
-    laplacian = None if columns.laplacian is None else np.array(columns.laplacian[nodes])
-    return Graph(
-        id=name,
-        numbers=np.array(columns.numbers[nodes]),
-        positions=np.array(columns.positions[nodes]),
-        cell=np.array(columns.cell[row]),
-        pbc=np.array(columns.pbc[row]),
-        edges=np.array(columns.edges[edges]),
-        edge_shift=np.array(columns.edge_shift[edges]),
-        targets={},
-        group=name,
-        published=None,
-        attributes={key: float(value[row]) for key, value in columns.attributes.items()},
-        laplacian=laplacian,
-    )
 
 
 @dataclass(frozen=True)
@@ -316,7 +287,14 @@ def pick_structures(
     if not best:
         counts = ", ".join(f"{count} {name}" for name, count in result.counts.items()) or "0 read"
         raise DataError(f"the pool holds nothing to pick ({counts}); give other structures.")
-    points = compute_descriptors(ensemble, [candidate.graph for candidate in best])
+    structures = [candidate.structure for candidate in best]
+    joined = join_columns(
+        structures,
+        attributes=tuple(ensemble.rules.attributes),
+        laplacian=ensemble.rules.laplacian > 0,
+        stats=structures[0].stats,
+    )
+    points = compute_descriptors(ensemble, joined)
     scores = np.array([candidate.score for candidate in best])
     choice = farthest_first(points, np.maximum(scores, np.finfo(float).tiny), request.count)
     result.candidates = [best[row] for row in choice.rows]
@@ -422,9 +400,9 @@ def _find_candidates(
             if good[row]:
                 if deviation is not None:
                     deviations[DEVIATION] = float(deviation[row])
-                graph = copy_graph(columns, row, names[row])
+                structure = columns.take(np.array([row]))
                 trust = prediction.trust[row]
-                yield PoolCandidate(names[row], float(scores[row]), graph, deviations, trust)
+                yield PoolCandidate(names[row], float(scores[row]), structure, deviations, trust)
 
 
 def _is_candidate(
@@ -532,10 +510,10 @@ def write_picks(path: Path, manifest: Manifest, result: PickResult) -> None:
 
 def _to_atoms(candidate: PoolCandidate, manifest: Manifest) -> Atoms:
     """Return a picked structure with its known properties in the units of the input."""
-    graph = candidate.graph
+    graph = candidate.structure
     known = {
-        item.key or name: graph.attributes[name] / inside(item.unit)[0]
+        item.key or name: float(graph.attributes[name][0]) / inside(item.unit)[0]
         for name, item in manifest.attributes.items()
     }
-    pbc = graph.pbc.tolist()
-    return Atoms(graph.numbers, graph.positions, cell=graph.cell, pbc=pbc, info=known)
+    pbc = graph.pbc[0].tolist()
+    return Atoms(graph.numbers, graph.positions, cell=graph.cell[0], pbc=pbc, info=known)

@@ -10,12 +10,9 @@ is the same to the byte for any number of ranks.
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
-
-import msgspec
-from pydantic import JsonValue
+from typing import TYPE_CHECKING
 
 from hydragnn_hpo.data import Prefetcher
 from hydragnn_hpo.ensemble.inference import Ensemble, load_ensemble
@@ -82,26 +79,6 @@ class PredictRequest:
     """Format of standard input: a file suffix or ASE's name of the format."""
     trust: tuple[str, ...] = ()
     """Packages whose convs may be imported, which runs their code."""
-
-    def to_spec(self) -> dict[str, JsonValue]:
-        """Return the request as the spec of a job, which may run in another folder.
-
-        Returns:
-            The fields by name, with absolute paths, as ``from_spec`` reads them.
-        """
-        absolute = replace(
-            self,
-            files=tuple(str(Path(file).absolute()) for file in self.files),
-            archive=str(Path(self.archive).absolute()),
-            out=str(Path(self.out).absolute()),
-        )
-        spec: dict[str, JsonValue] = msgspec.to_builtins(absolute)
-        return spec
-
-    @classmethod
-    def from_spec(cls, spec: Mapping[str, JsonValue]) -> Self:
-        """Read the spec of a job, see ``to_spec``."""
-        return msgspec.convert(spec, cls)
 
     @property
     def parts(self) -> PartFolder:

@@ -22,7 +22,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from hydragnn_hpo.data import Columns
+from hydragnn_hpo.data import Columns, without_edges
 from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.prediction import (
     HeadPrediction,
@@ -104,15 +104,7 @@ class PredictedRows:
 
 def make_rows(structures: Structures, prediction: Prediction) -> PredictedRows:
     """Pair structures with their prediction, and drop the edges, which take most of the memory."""
-    columns = structures.columns
-    light = replace(
-        columns,
-        edges=columns.edges[:0],
-        edge_shift=columns.edge_shift[:0],
-        edge_offset=np.zeros_like(columns.edge_offset),
-        edge_translation=None,
-        laplacian=None,
-    )
+    light = replace(without_edges(structures.columns), laplacian=None)
     return PredictedRows(replace(structures, columns=light), prediction)
 
 

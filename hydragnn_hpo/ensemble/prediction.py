@@ -13,7 +13,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from ase.data import chemical_symbols
@@ -24,6 +24,8 @@ from hydragnn_hpo.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     import pandas
+
+    from hydragnn_hpo.ensemble.artefact import HeadEntry
 
 AXES = {
     "scalar": ("",),
@@ -37,34 +39,6 @@ TABLES = {"structures": "graph", "atoms": "node"}
 
 SHOWN = 5
 """Structures that a short display of a prediction shows."""
-
-
-class PredictedHead(Protocol):
-    """What is known about a head; ``artefact.HeadEntry`` has it."""
-
-    @property
-    def level(self) -> str:
-        """One value per ``graph``, or per ``node``."""
-
-    @property
-    def shape(self) -> str:
-        """A key of ``AXES``, ``spectrum`` or ``class``."""
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes.
-
-        Returns:
-            A name for each component; None for other shapes.
-        """
-
-    @property
-    def width(self) -> int:
-        """Number of components."""
-
-    @property
-    def shown_unit(self) -> str:
-        """Unit of the prediction as it is shown."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +88,7 @@ class HeadPrediction:
         return np.hstack([self.mean, self.std, self.std_epistemic, *ends, *own])
 
 
-def name_components(head: PredictedHead) -> tuple[str, ...]:
+def name_components(head: "HeadEntry") -> tuple[str, ...]:
     """Return the suffixes of the columns of a head's components.
 
     Returns:
@@ -136,7 +110,7 @@ def name_most_probable(head: "HeadPrediction", classes: Sequence[str]) -> list[s
 
 
 def head_titles(
-    name: str, head: PredictedHead, levels: Sequence[int] = (90,), trials: Sequence[str] = ()
+    name: str, head: "HeadEntry", levels: Sequence[int] = (90,), trials: Sequence[str] = ()
 ) -> list[str]:
     """Return the titles of all columns of a head.
 
@@ -163,7 +137,7 @@ class PredictedStructures:
     """Atomic numbers, [N]."""
     node_offset: np.ndarray
     """First atom of each structure, and the end, [G + 1]."""
-    heads: Mapping[str, PredictedHead]
+    heads: Mapping[str, "HeadEntry"]
     """Level, shape and unit of each head."""
 
     @cached_property
@@ -286,7 +260,7 @@ class Prediction:
             columns["trust"] = self.trust
         return make_frame(columns, units)
 
-    def _table_of(self, name: str, head: PredictedHead) -> tuple[list[str], np.ndarray]:
+    def _table_of(self, name: str, head: "HeadEntry") -> tuple[list[str], np.ndarray]:
         """Return the titles of a head's columns, and their values, [R, columns]."""
         values = self.heads[name]
         levels = sorted({90, *values.bounds})

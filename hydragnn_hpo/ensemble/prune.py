@@ -117,13 +117,19 @@ def prune_members(
             head.shown_unit, *before, *_quality(data, name, new.shares(name), heads[name])
         )
     checked = Manifest.model_validate(new.model_dump() | {"heads": heads})
-    configs = {name: content.configs[name] for name in stay}
-    kept = {name: content.weights[name] for name in stay}
-    smaller = ArtefactContent(checked, configs, kept, content.cards, data.without(removed))
     features = content.features
-    known = features if features is not None and features.trial in stay else None
-    simpler = replace(smaller, local=content.local, local_members=content.local_members)
-    return replace(simpler, features=known), effects
+    smaller = replace(
+        content,
+        manifest=checked,
+        configs={name: content.configs[name] for name in stay},
+        weights={name: content.weights[name] for name in stay},
+        calibration_data=data.without(removed),
+        features=features if features is not None and features.trial in stay else None,
+        identity="",
+        sizes={},
+        sums={},
+    )
+    return smaller, effects
 
 
 def _without_members(

@@ -16,9 +16,9 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, Self, TypedDict
+from typing import Annotated, Any, Self, TypedDict
 
 import numpy as np
 from annotated_types import Len
@@ -64,37 +64,15 @@ _BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
 """HTTP statuses sent before the body is read; the connection is closed after them."""
 
 
-class RequestLimits(TypedDict):
-    """The ``Limits`` that a client must know; ``Limits`` documents them."""
-
-    body_bytes: int
-    structures: int
-    atoms: int
-    edges: int
-    seconds: float
-
-
-class HeadInfo(TypedDict):
-    """One predicted target, as ``HeadEntry`` documents it."""
-
-    level: str
-    shape: str
-    size: NotRequired[int]
-    axis: NotRequired[dict[str, JsonValue]]
-    classes: NotRequired[Sequence[str]]
-    unit: str
-    description: str
-
-
-class EnsembleInfo(TypedDict):
-    """The ensemble's part of the response to ``GET /info``."""
+class ServiceInfo(TypedDict):
+    """The response to ``GET /info``."""
 
     package: str
     """Version of hydragnn-hpo that wrote the ensemble."""
     data: dict[str, JsonValue]
     """The training data, see ``artefact.Provenance``."""
-    heads: dict[str, HeadInfo]
-    """Predicted targets by name."""
+    heads: dict[str, dict[str, JsonValue]]
+    """Predicted targets by name: some fields of ``artefact.HeadEntry``."""
     elements: list[int]
     """Atomic numbers in the training data, rising."""
     cutoff: float
@@ -105,13 +83,8 @@ class EnsembleInfo(TypedDict):
     """Unit of each known property that a structure must bring in its ``info``."""
     evaluation: dict[str, dict[str, float | int | str | None]]
     """Scores on the test split by head."""
-
-
-class ServiceInfo(EnsembleInfo):
-    """The response to ``GET /info``."""
-
-    limits: RequestLimits
-    """Limits of a request."""
+    limits: dict[str, float]
+    """Limits of a request: the fields of ``Limits`` that a client must know."""
     structure: dict[str, JsonValue]
     """JSON schema of a structure of ``POST /predict``."""
 
@@ -408,19 +381,7 @@ class PredictService:
     async def info(self, request: Request) -> Response:
         """Respond with ``ServiceInfo``: the heads, the limits, and the schema of a structure."""
         self._check_token(request)
-        limits: RequestLimits = {
-            "body_bytes": self.limits.body_bytes,
-            "structures": self.limits.structures,
-            "atoms": self.limits.atoms,
-            "edges": self.limits.edges,
-            "seconds": self.limits.seconds,
-        }
-        about: ServiceInfo = {
-            **describe_ensemble(self.worker.ensemble.manifest),
-            "limits": limits,
-            "structure": StructureRequest.model_json_schema(),
-        }
-        return JSONResponse(about)
+        return JSONResponse(describe_service(self.worker.ensemble.manifest, self.limits))
 
     async def predict(self, request: Request) -> Response:
         """Answer with a ``PredictResponse``: every head for each structure."""
@@ -706,10 +667,10 @@ class PredictWorker:
         return [record for row in rows for record in self._predict_rows(columns, [row])]
 
 
-def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
-    """Return the heads, training data and test scores of an ensemble."""
+def describe_service(manifest: Manifest, limits: Limits) -> ServiceInfo:
+    """Return what a client must know of an ensemble and of requests."""
     shown = {"level", "shape", "size", "axis", "classes", "unit", "description"}
-    plain: EnsembleInfo = replace_nonfinite(
+    plain: ServiceInfo = replace_nonfinite(
         {
             "package": manifest.package,
             "data": manifest.data.model_dump(mode="json"),
@@ -722,6 +683,8 @@ def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
             "members": len(manifest.members),
             "info": {name: item.unit for name, item in manifest.attributes.items()},
             "evaluation": manifest.evaluation,
+            "limits": {key: each for key, each in asdict(limits).items() if key != "waiting"},
+            "structure": StructureRequest.model_json_schema(),
         }
     )
     return plain

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -71,15 +71,8 @@ class TensorDescription(TypedDict):
     """Description of the input or output."""
 
 
-class MadeBy(TypedDict):
-    """Versions of the packages that made a program."""
-
-    hydragnn_hpo: str
-    torch: str
-
-
 class ProgramDescription(TypedDict):
-    """The content of ``NAME.json`` beside a program, except ``program`` and ``sha256``."""
+    """The content of ``NAME.json`` beside a program."""
 
     format: int
     """Version of this description, 1."""
@@ -121,17 +114,12 @@ class ProgramDescription(TypedDict):
     """Origin, licence and checksums of the training data, see ``artefact.Provenance``."""
     device: str
     """Device on which the program runs: ``cpu``."""
-    made_by: MadeBy
+    made_by: dict[str, str]
     """Versions of the packages that made the program."""
-
-
-class WrittenProgram(ProgramDescription):
-    """The content of ``NAME.json`` beside a program."""
-
-    program: str
-    """Name of the program's file."""
-    sha256: str
-    """Checksum of the program's file."""
+    program: NotRequired[str]
+    """Name of the program's file, once it is written."""
+    sha256: NotRequired[str]
+    """Checksum of this file."""
 
 
 EDGES_TEXT = (
@@ -523,7 +511,7 @@ def make_example(elements: Sequence[int], attributes: int) -> tuple[Tensor, ...]
 
 def export_program(
     ensemble: Ensemble, target: str, out: Path, *, aot: bool = False
-) -> WrittenProgram:
+) -> ProgramDescription:
     """Write ``NAME.pt2`` and ``NAME.json``.
 
     Args:
@@ -543,7 +531,7 @@ def export_program(
     program = trace_program(ensemble, target)
     content = compile_program(program) if aot else save_program(program)
     plain = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target])
-    description: WrittenProgram = {
+    description: ProgramDescription = {
         **describe_program(ensemble.manifest, plain, compiled=aot),
         "program": out.name,
         "sha256": hashlib.sha256(content).hexdigest(),

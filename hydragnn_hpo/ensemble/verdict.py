@@ -10,7 +10,7 @@ Shapes: R rows of a head that have the label, w components, Q groups of structur
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from ase.data import chemical_symbols
@@ -64,11 +64,11 @@ GAIN = 0.02
 
 
 class Comparison(NamedTuple):
-    """The ensemble against another predictor on the same rows."""
+    """The ensemble against another predictor on the same rows; NaN where there is no such one."""
 
-    mae: float
+    mae: float = math.nan
     """Error of the other predictor, in the unit."""
-    z: float
+    z: float = math.nan
     """Difference ensemble minus other, in standard errors over groups; 0 where there are none."""
 
 
@@ -152,13 +152,13 @@ class HeadEvidence:
     inside: float = math.nan
     """Share of the values inside the 90 % intervals."""
     calibration_groups: int = 0
-    mean: Comparison | None = None
+    mean: Comparison = Comparison()
     """Against predicting the mean of the training data."""
-    elements: Comparison | None = None
+    elements: Comparison = Comparison()
     """Against ``baselines.CompositionModel``."""
-    descriptor: Comparison | None = None
+    descriptor: Comparison = Comparison()
     """Against ``local_descriptors.LocalModels``."""
-    single: Comparison | None = None
+    single: Comparison = Comparison()
     """Against the trial of lowest validation objective, alone."""
     local: LocalJoining | None = None
     """What a regression on local descriptors adds as a member; None where it was not tried."""
@@ -167,11 +167,6 @@ class HeadEvidence:
     data: DataCurve | None = None
     far: FarValue | None = None
     """The farthest of the labels, or of the errors, that are far from all others."""
-
-    @property
-    def is_class(self) -> bool:
-        """Whether it predicts classes."""
-        return self.score == "log-loss"
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -189,13 +184,13 @@ class HeadEvidence:
     @property
     def constant(self) -> str:
         """The simplest prediction, in words."""
-        what = "frequencies of the classes" if self.is_class else "mean"
+        what = "frequencies of the classes" if self.score == "log-loss" else "mean"
         return f"always predicting the {what}"
 
     @property
     def regions(self) -> str:
         """What covers a value: intervals, or sets of classes."""
-        return "sets" if self.is_class else "intervals"
+        return "sets" if self.score == "log-loss" else "intervals"
 
     @property
     def leaks(self) -> bool:
@@ -205,13 +200,37 @@ class HeadEvidence:
     @property
     def learned(self) -> bool:
         """Whether the error is clearly below that of always predicting the mean, if known."""
-        if self.mean is None or not self.mean.mae:
-            return True
-        return self.beats_mean(self.mae) and self.mean.z <= -CLEAR
+        return not self.mean.mae > 0 or (self.beats_mean(self.mae) and self.mean.z <= -CLEAR)
 
     def beats_mean(self, mae: float) -> bool:
         """Check whether an error is below that of always predicting the mean, if it is known."""
-        return self.mean is None or not self.mean.mae or mae <= NOT_LEARNED * self.mean.mae
+        return not self.mean.mae > 0 or mae <= NOT_LEARNED * self.mean.mae
+
+    @property
+    def title(self) -> str:
+        """Name in a sentence."""
+        return self.name.replace("_", " ")
+
+    @property
+    def in_unit(self) -> str:
+        """The unit behind a number; nothing for a pure number."""
+        return "" if self.unit == "1" else f" {self.unit}"
+
+    @property
+    def error(self) -> str:
+        """The error with its name and unit."""
+        return f"{self.score} {self.mae:.3g}{self.in_unit}"
+
+    @property
+    def of_groups(self) -> str:
+        """The number of groups, in words."""
+        return f"{self.groups} group{'s' * (self.groups != 1)} of structures"
+
+
+def _list_first(names: Sequence[str]) -> str:
+    """List at most ``MOST_KINDS`` names, and count the others."""
+    more = f" and {len(names) - MOST_KINDS} more" if len(names) > MOST_KINDS else ""
+    return ", ".join(names[:MOST_KINDS]) + more
 
 
 @dataclass(frozen=True)
@@ -332,65 +351,45 @@ def collect_evidence(
         calibration: calibration of the head.
         rows: what else is known of each row.
     """
-    if calibration.temperature is not None:
-        return _collect_class_evidence(head, predicted, calibration, rows)
-    residual = predicted.residual
-    sigma = predicted.sigma(calibration)
-    error, of_value = flatten_values(residual, sigma)
-    half = calibration.half_width(sigma, 0.9, predicted.stratum)
-    inside = (np.abs(residual) <= half).mean(axis=1)
-    own = np.abs(residual).mean(axis=1)
-    rivals = {
-        key: compare(own, np.abs(predicted.truth - other).mean(axis=1), rows.group)
-        for key, other in rows.others.items()
-    }
-    return replace(
-        head,
-        mae=float(np.abs(residual).mean()),
-        groups=len(np.unique(rows.group)),
-        spearman=spearman(error, of_value),
-        ause=ause(error, of_value),
-        random_ause=random_ause(error),
-        inside=float(inside.mean()),
-        calibration_groups=calibration.groups,
-        kinds=cover_kinds(inside, rows.group, rows.kinds),
-        mean=rivals.get("mean"),
-        elements=rivals.get("elements"),
-        descriptor=rivals.get("descriptor"),
-        single=rivals.get("single"),
-    )
-
-
-def _collect_class_evidence(
-    head: HeadEvidence, predicted: HeadOnLabels, calibration: Calibration, rows: RowFacts
-) -> HeadEvidence:
-    """Complete the evidence of a class: its errors are log-losses, its intervals sets."""
-    own = log_losses(predicted.mean, predicted.truth)
+    truth = predicted.truth
     others = dict(rows.others)
-    if "elements" in others:
-        others["elements"] = as_probabilities(others["elements"])
-    rivals = {
-        key: compare(own, log_losses(other, predicted.truth), rows.group)
-        for key, other in others.items()
-    }
-    sets = class_sets(predicted.mean, calibration, 0.9, predicted.stratum)[1]
-    inside = (sets * predicted.truth).sum(axis=1)
-    chosen = predicted.truth.argmax(axis=1)
+    known: dict[str, Any]
+    if calibration.temperature is None:
+        residual = predicted.residual
+        sigma = predicted.sigma(calibration)
+        half = calibration.half_width(sigma, 0.9, predicted.stratum)
+        inside = (np.abs(residual) <= half).mean(axis=1)
+        error, of_value = flatten_values(residual, sigma)
+        known = {
+            "spearman": spearman(error, of_value),
+            "ause": ause(error, of_value),
+            "random_ause": random_ause(error),
+        }
+    else:  # errors are log-losses, intervals sets
+        sets = class_sets(predicted.mean, calibration, 0.9, predicted.stratum)[1]
+        inside = (sets * truth).sum(axis=1)
+        if "elements" in others:
+            others["elements"] = as_probabilities(others["elements"])
+        chosen = [rows.group[truth.argmax(axis=1) == place] for place in range(len(head.classes))]
+        groups_of_classes = tuple(len(np.unique(groups)) for groups in chosen)
+        known = {"score": "log-loss", "class_groups": groups_of_classes}
+
+    def errors_of(values: np.ndarray) -> np.ndarray:
+        if calibration.temperature is not None:
+            return log_losses(values, truth)
+        errors: np.ndarray = np.abs(truth - values).mean(axis=1)
+        return errors
+
+    own = errors_of(predicted.mean)
+    known |= {key: compare(own, errors_of(other), rows.group) for key, other in others.items()}
     return replace(
         head,
-        score="log-loss",
-        class_groups=tuple(
-            len(np.unique(rows.group[chosen == place])) for place in range(len(head.classes))
-        ),
         mae=float(own.mean()),
         groups=len(np.unique(rows.group)),
         inside=float(inside.mean()),
         calibration_groups=calibration.groups,
         kinds=cover_kinds(inside, rows.group, rows.kinds),
-        mean=rivals.get("mean"),
-        elements=rivals.get("elements"),
-        descriptor=rivals.get("descriptor"),
-        single=rivals.get("single"),
+        **known,
     )
 
 
@@ -401,30 +400,24 @@ def judge(
 
     A head of classes one of which was never seen is not praised.
     """
-    sentences = [
-        _tone_down(sentence) if head.leaks else sentence
-        for head in heads
-        for sentence in (rule(head) for rule in HEAD_RULES)
-        if sentence is not None and not (head.absent and sentence["level"] == "good")
-    ]
-    of_search = [rule(search) for rule in SEARCH_RULES] if search else []
-    return sentences + [sentence for sentence in of_search if sentence is not None]
+    sentences = list[VerdictSentence]()
+    for head in heads:
+        for rule, judge_head in HEAD_RULES.items():
+            conclusion = judge_head(head)
+            if conclusion is None or (head.absent and conclusion.level == "good"):
+                continue
+            if head.leaks and conclusion.level == "good":
+                conclusion = conclusion._replace(level="note")
+            sentences.append(_say(rule, conclusion, head.name))
+    if search is not None:
+        conclusions = {rule: judge_part(search) for rule, judge_part in SEARCH_RULES.items()}
+        sentences += [_say(rule, known) for rule, known in conclusions.items() if known is not None]
+    return sentences
 
 
-def _say(
-    rule: str, level: VerdictLevel, sentence: str, *, head: HeadEvidence | None = None, because: str
-) -> VerdictSentence:
-    name = head.name if head else None
-    return {"rule": rule, "head": name, "level": level, "sentence": sentence, "because": because}
-
-
-def _tone_down(sentence: VerdictSentence) -> VerdictSentence:
-    """Return a sentence that is no good news."""
-    return {**sentence, "level": "note"} if sentence["level"] == "good" else sentence
-
-
-def _title(head: HeadEvidence) -> str:
-    return head.name.replace("_", " ")
+def _say(rule: str, conclusion: "Conclusion", head: str | None = None) -> VerdictSentence:
+    level, sentence, because = conclusion
+    return {"rule": rule, "head": head, "level": level, "sentence": sentence, "because": because}
 
 
 def judge_missing(name: str, splits: Sequence[str]) -> VerdictSentence:
@@ -447,289 +440,230 @@ def judge_missing(name: str, splits: Sequence[str]) -> VerdictSentence:
     }
 
 
-def _amount(value: float, head: HeadEvidence) -> str:
-    """Return an error with its unit; ``1`` is none."""
-    return f"{value:.3g}" + f" {head.unit}" * (head.unit != "1")
+class Conclusion(NamedTuple):
+    """What a rule says."""
+
+    level: VerdictLevel
+    """Whether it is good news, a limit to know, or a reason to act."""
+    sentence: str
+    """For a person."""
+    because: str
+    """Threshold of the rule, and its reason."""
 
 
-def _of_groups(count: int) -> str:
-    return f"{count} group{'s' * (count != 1)} of structures"
+_CLEARLY = f"threshold {CLEAR:g} standard errors of the difference"
 
 
-def judge_classes(head: HeadEvidence) -> VerdictSentence | None:
+def judge_classes(head: HeadEvidence) -> Conclusion | None:
     """Name the classes that no structure has: nothing is known about their predictions."""
     if not head.absent:
         return None
-    named = ", ".join(map(repr, head.absent[:MOST_KINDS]))
-    more = f" and {len(head.absent) - MOST_KINDS} more" if len(head.absent) > MOST_KINDS else ""
-    return _say(
-        "classes",
+    named = _list_first([repr(name) for name in head.absent])
+    return Conclusion(
         "warning",
-        f"{_title(head)} was tested on no structure of {named}{more} (of {len(head.classes)} "
-        "classes): whether it finds such structures is not known; label more of them.",
-        head=head,
-        because="a class that no tested structure has cannot be missed",
+        f"{head.title} was tested on no structure of {named} (of {len(head.classes)} classes): "
+        "whether it finds such structures is not known; label more of them.",
+        "a class that no tested structure has cannot be missed",
     )
 
 
-def judge_leakage(head: HeadEvidence) -> VerdictSentence | None:
+def judge_leakage(head: HeadEvidence) -> Conclusion | None:
     """Warn where test structures have twins among those that the ensemble is made from."""
     if not head.remembered:
         return None
     shown = (
-        f"{head.remembered} of {head.structures} test structures of {_title(head)} have a near "
-        "copy among those that the ensemble is made from"
+        f"{head.remembered} of {head.structures} test structures of {head.title} have a near copy "
+        "among those that the ensemble is made from"
     )
     because = f"threshold {100 * MOST_REMEMBERED:.0f} % of the test structures"
     if not head.leaks:
-        return _say("leakage", "note", f"{shown}.", head=head, because=because)
-    return _say(
-        "leakage",
+        return Conclusion("note", f"{shown}.", because)
+    return Conclusion(
         "warning",
         f"SERIOUS: {shown}: errors tell how well these are remembered, not how well new structures "
         "are predicted. Keep what belongs together in one split (split.group in the card).",
-        head=head,
-        because=because,
+        because,
     )
 
 
-def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
+def judge_mean(head: HeadEvidence) -> Conclusion | None:
     """Compare the error with that of always predicting the mean."""
-    if head.mean is None or not head.mean.mae:
+    if not head.mean.mae > 0:
         return None
     ratio = head.mae / head.mean.mae
+    share = f"{100 * ratio:.0f} % of the error of {head.constant}"
     because = f"threshold {NOT_LEARNED}: a constant predicts as well"
-    error = f"{head.score} {_amount(head.mae, head)}"
     if ratio > NOT_LEARNED:
-        return _say(
-            "mean",
+        return Conclusion(
             "warning",
-            f"{_title(head)} was not learned: {error} is {100 * ratio:.0f} % of the error of "
-            f"{head.constant}. Check whether it depends on the structure alone.",
-            head=head,
-            because=because,
+            f"{head.title} was not learned: {head.error} is {share}. Check whether it depends on "
+            "the structure alone.",
+            because,
         )
     if not head.learned:
-        return _say(
-            "mean",
+        return Conclusion(
             "warning",
-            f"{_title(head)} was not clearly learned: {error} is {100 * ratio:.0f} % of the error "
-            f"of {head.constant}, which {_of_groups(head.groups)} cannot tell from "
-            "chance. Label more structures.",
-            head=head,
-            because=f"threshold {CLEAR:g} standard errors of the difference",
+            f"{head.title} was not clearly learned: {head.error} is {share}, which "
+            f"{head.of_groups} cannot tell from chance. Label more structures.",
+            _CLEARLY,
         )
-    return _say(
-        "mean",
-        "good",
-        f"{_title(head)}: {error}, {100 * ratio:.0f} % of the error of {head.constant} "
-        f"({_of_groups(head.groups)}).",
-        head=head,
-        because=because,
-    )
+    return Conclusion("good", f"{head.title}: {head.error}, {share} ({head.of_groups}).", because)
 
 
-def judge_far(head: HeadEvidence) -> VerdictSentence | None:
+def judge_far(head: HeadEvidence) -> Conclusion | None:
     """Name a structure whose label or error is far from all others."""
     if head.far is None:
         return None
     structure, value, median, is_error = head.far
-    what = "error" if is_error else "label"
-    return _say(
-        "far",
+    return Conclusion(
         "warning",
-        f"{_title(head)}: the {what} of structure {structure}, {_amount(value, head)}, is far from "
-        f"all others (median {median:.3g}): one wrong label spoils training, errors and error "
-        "bars; mend or remove it, and train again.",
-        head=head,
-        because=f"{FAR:g} times the distance of all others from their median, more of few",
+        f"{head.title}: the {'error' if is_error else 'label'} of structure {structure}, "
+        f"{value:.3g}{head.in_unit}, is far from all others (median {median:.3g}): one wrong label "
+        "spoils training, errors and error bars; mend or remove it, and train again.",
+        f"{FAR:g} times the distance of all others from their median, more of few",
     )
 
 
-def judge_elements(head: HeadEvidence) -> VerdictSentence | None:
+def judge_elements(head: HeadEvidence) -> Conclusion | None:
     """Compare the error with that of a model that sees only elements."""
-    if head.elements is None or not head.elements.mae:
-        return None
-    other, z = head.elements
-    if head.mean and other > NOT_LEARNED * head.mean.mae:
-        return None  # elements alone say no more than the mean
-    because = f"threshold {CLEAR:g} standard errors of the difference"
     model = "the mean of each element" if head.is_node else "a linear model of the composition"
-    known = f"{model} alone has {_amount(other, head)}"
-    if z > -CLEAR:
-        return _say(
-            "elements",
-            "warning",
-            f"{_title(head)}: geometry does not clearly help, as {known}, the ensemble "
-            f"{head.mae:.3g}; train on more data, or use the simpler model.",
-            head=head,
-            because=because,
-        )
-    return _say(
-        "elements",
-        "good",
-        f"{_title(head)}: the ensemble knows more than the elements tell, as {known}, the ensemble "
-        f"{head.mae:.3g}.",
-        head=head,
-        because=because,
+    return _compare_with_simpler(
+        head,
+        head.elements,
+        model=f"{model} alone",
+        weak=("geometry does not clearly help", "train on more data, or use the simpler model"),
+        strong="the ensemble knows more than the elements tell",
     )
 
 
-def judge_descriptor(head: HeadEvidence) -> VerdictSentence | None:
+def judge_descriptor(head: HeadEvidence) -> Conclusion | None:
     """Compare the error with that of a regression on local descriptors."""
-    if head.descriptor is None or not head.descriptor.mae:
-        return None
-    other, z = head.descriptor
-    if head.mean and other > NOT_LEARNED * head.mean.mae:
-        return None  # the descriptors say no more than the mean
-    because = f"threshold {CLEAR:g} standard errors of the difference"
-    known = f"a regression on local descriptors has {_amount(other, head)}"
-    if z > -CLEAR:
-        return _say(
-            "descriptor",
-            "warning",
-            f"{_title(head)}: the ensemble does not clearly know more than local descriptors "
-            f"tell, as {known}, the ensemble {head.mae:.3g}; train longer, or use more data.",
-            head=head,
-            because=because,
-        )
-    return _say(
-        "descriptor",
-        "good",
-        f"{_title(head)}: the ensemble knows more than local descriptors tell, as {known}, the "
-        f"ensemble {head.mae:.3g}.",
-        head=head,
-        because=because,
+    return _compare_with_simpler(
+        head,
+        head.descriptor,
+        model="a regression on local descriptors",
+        weak=(
+            "the ensemble does not clearly know more than local descriptors tell",
+            "train longer, or use more data",
+        ),
+        strong="the ensemble knows more than local descriptors tell",
     )
 
 
-def judge_local(head: HeadEvidence) -> VerdictSentence | None:
+def _compare_with_simpler(
+    head: HeadEvidence, other: Comparison, *, model: str, weak: tuple[str, str], strong: str
+) -> Conclusion | None:
+    """Compare the error with that of a simpler model; None where that says no more than the mean.
+
+    Args:
+        head: the head.
+        other: the ensemble against the model.
+        model: the model, in words.
+        weak: what is said where the ensemble is not clearly better, and what to do.
+        strong: what is said where it is.
+    """
+    if not other.mae > 0 or other.mae > NOT_LEARNED * head.mean.mae:
+        return None
+    errors = f"as {model} has {other.mae:.3g}{head.in_unit}, the ensemble {head.mae:.3g}"
+    if other.z > -CLEAR:
+        claim, advice = weak
+        return Conclusion("warning", f"{head.title}: {claim}, {errors}; {advice}.", _CLEARLY)
+    return Conclusion("good", f"{head.title}: {strong}, {errors}.", _CLEARLY)
+
+
+def judge_local(head: HeadEvidence) -> Conclusion | None:
     """Name the regression on local descriptors that is a member, and what it gains."""
     if head.local is None or not head.local["weight"]:
         return None
-    before, after = head.local["mae_without"], head.local["mae_with"]
-    gain = f"{100 * (1 - after / before):.0f} %"
-    return _say(
-        "local",
+    before = head.local["mae_without"]
+    after = head.local["mae_with"]
+    gain = 100 * (1 - after / before)
+    return Conclusion(
         "good",
-        f"{_title(head)}: a regression on local descriptors is a member, with the weight "
-        f"{head.local['weight']:.2f}, as it lowers the error by {gain}, "
-        f"from {_amount(before, head)} to {after:.3g} on the structures that weight the members.",
-        head=head,
-        because=f"threshold {CLEAR:g} standard errors of the difference",
+        f"{head.title}: a regression on local descriptors is a member, with the weight "
+        f"{head.local['weight']:.2f}, as it lowers the error by {gain:.0f} %, from "
+        f"{before:.3g}{head.in_unit} to {after:.3g} on the structures that weight the members.",
+        _CLEARLY,
     )
 
 
-def judge_single(head: HeadEvidence) -> VerdictSentence | None:
+def judge_single(head: HeadEvidence) -> Conclusion | None:
     """Compare the ensemble with its best trial alone."""
-    if head.single is None or not head.single.mae or not head.learned:
-        return None
     other, z = head.single
+    if not other > 0 or not head.learned:
+        return None
     change = 100 * (1 - head.mae / other)
-    because = (
-        f"threshold {CLEAR:g} standard errors of the difference; the trial is fixed before test"
-    )
+    reference = f"its best trial ({other:.3g}{head.in_unit})"
+    level: VerdictLevel = "note"
     if z < -CLEAR:
-        level: VerdictLevel = "good"
-        sentence = f"the ensemble beats its best trial by {change:.0f} % ({_amount(other, head)})."
+        level = "good"
+        sentence = f"beats its best trial by {change:.0f} % ({other:.3g}{head.in_unit})."
     elif z > CLEAR:
         level = "warning"
         sentence = (
-            f"the ensemble is {-change:.0f} % worse than its best trial ({_amount(other, head)}): "
-            "use that trial, or train it again with new seeds (ensemble build RUN --reseed 3)."
+            f"is {-change:.0f} % worse than {reference}: use that trial, or train it again with "
+            "new seeds (ensemble build RUN --reseed 3)."
         )
     else:
-        level = "note"
         way = f"{abs(change):.0f} % {'better' if change >= 0 else 'worse'} than"
         way = way if abs(change) >= 0.5 else "as good as"
-        sentence = (
-            f"the ensemble is {way} its best trial ({_amount(other, head)}): "
-            f"{_of_groups(head.groups)} cannot tell them apart."
-        )
-    return _say("single", level, f"{_title(head)}: {sentence}", head=head, because=because)
+        sentence = f"is {way} {reference}: {head.of_groups} cannot tell them apart."
+    because = f"{_CLEARLY}; the trial is fixed before test"
+    return Conclusion(level, f"{head.title}: the ensemble {sentence}", because)
 
 
-def judge_ranking(head: HeadEvidence) -> VerdictSentence | None:
+def judge_ranking(head: HeadEvidence) -> Conclusion | None:
     """Check whether sigma ranks errors."""
     rho = head.spearman
     if not math.isfinite(rho) or head.groups < 3:
         return None
-    chance = CLEAR / math.sqrt(head.groups - 1)
-    worse = head.ause >= head.random_ause
     because = (
         f"Spearman of at least {RANKS} and of {CLEAR:g} standard errors, 1 / sqrt(groups - 1), "
         "and an AUSE below that of a random order"
     )
-    shown = f"Spearman {rho:.2f}"
-    if rho < RANKS_NOT or worse:
-        return _say(
-            "ranking",
-            "warning",
-            f"{_title(head)}: sigma does not tell large errors from small ones ({shown}); do not "
-            "pick or discard structures by it.",
-            head=head,
-            because=because,
+    level: VerdictLevel = "good"
+    if rho < RANKS_NOT or head.ause >= head.random_ause:
+        level = "warning"
+        sentence = (
+            f"does not tell large errors from small ones (Spearman {rho:.2f}); do not pick or "
+            "discard structures by it."
         )
-    if rho < max(RANKS, chance):
-        return _say(
-            "ranking",
-            "note",
-            f"{_title(head)}: sigma hardly ranks the errors ({shown}, {_of_groups(head.groups)}); "
-            "pick structures by it only beside another criterion.",
-            head=head,
-            because=because,
+    elif rho < max(RANKS, CLEAR / math.sqrt(head.groups - 1)):
+        level = "note"
+        sentence = (
+            f"hardly ranks the errors (Spearman {rho:.2f}, {head.of_groups}); pick structures by "
+            "it only beside another criterion."
         )
-    return _say(
-        "ranking",
-        "good",
-        f"{_title(head)}: sigma ranks the errors ({shown}); it may be used to pick structures.",
-        head=head,
-        because=because,
-    )
+    else:
+        sentence = f"ranks the errors (Spearman {rho:.2f}); it may be used to pick structures."
+    return Conclusion(level, f"{head.title}: sigma {sentence}", because)
 
 
-def judge_intervals(head: HeadEvidence) -> VerdictSentence | None:
+def judge_intervals(head: HeadEvidence) -> Conclusion | None:
     """Check whether 90 % intervals hold 90 %."""
     if not math.isfinite(head.inside) or not head.groups:
         return None
     band = BAND * math.sqrt(0.9 * 0.1 / head.groups)
-    because = f"a binomial band of 95 % around 90 % for that many groups: +- {100 * band:.0f} %"
-    shown = f"the 90 % {head.regions} hold {100 * head.inside:.0f} % of the values"
+    level: VerdictLevel = "note"
     if head.inside < 0.9 - band:
-        return _say(
-            "intervals",
-            "warning",
-            f"{_title(head)}: {shown}, too few for {_of_groups(head.groups)}; treat them as "
-            "narrower than they should be.",
-            head=head,
-            because=because,
-        )
-    if head.inside > 0.9 + band:
-        return _say(
-            "intervals",
-            "note",
-            f"{_title(head)}: {shown}, more than they need to: errors are smaller than said.",
-            head=head,
-            because=because,
-        )
-    if head.groups < FEW_GROUPS:
-        return _say(
-            "intervals",
-            "note",
-            f"{_title(head)}: {shown}, which {_of_groups(head.groups)} are too few to judge.",
-            head=head,
-            because=because,
-        )
-    return _say(
-        "intervals",
-        "good",
-        f"{_title(head)}: {shown} ({_of_groups(head.groups)}).",
-        head=head,
-        because=because,
+        level = "warning"
+        judged = f", too few for {head.of_groups}; treat them as narrower than they should be."
+    elif head.inside > 0.9 + band:
+        judged = ", more than they need to: errors are smaller than said."
+    elif head.groups < FEW_GROUPS:
+        judged = f", which {head.of_groups} are too few to judge."
+    else:
+        level = "good"
+        judged = f" ({head.of_groups})."
+    return Conclusion(
+        level,
+        f"{head.title}: the 90 % {head.regions} hold {100 * head.inside:.0f} % of the values"
+        f"{judged}",
+        f"a binomial band of 95 % around 90 % for that many groups: +- {100 * band:.0f} %",
     )
 
 
-def judge_kinds(head: HeadEvidence) -> VerdictSentence | None:
+def judge_kinds(head: HeadEvidence) -> Conclusion | None:
     """Name the elements and sizes whose intervals hold too few values."""
 
     def is_low(kind: KindCoverage) -> bool:
@@ -738,48 +672,40 @@ def judge_kinds(head: HeadEvidence) -> VerdictSentence | None:
     low = sorted(filter(is_low, head.kinds), key=lambda kind: kind.inside)
     if not low:
         return None
-    named = ", ".join(f"{k.kind} ({100 * k.inside:.0f} %)" for k in low[:MOST_KINDS])
-    more = f" and {len(low) - MOST_KINDS} more" if len(low) > MOST_KINDS else ""
-    return _say(
-        "kinds",
+    named = _list_first([f"{kind.kind} ({100 * kind.inside:.0f} %)" for kind in low])
+    return Conclusion(
         "warning",
-        f"{_title(head)}: the 90 % {head.regions} are too narrow for {named}{more}.",
-        head=head,
-        because=f"a binomial band of 99 % around 90 %; kinds of at least {FEW_OF_KIND} groups",
+        f"{head.title}: the 90 % {head.regions} are too narrow for {named}.",
+        f"a binomial band of 99 % around 90 %; kinds of at least {FEW_OF_KIND} groups",
     )
 
 
-def judge_groups(head: HeadEvidence) -> VerdictSentence | None:
+def judge_groups(head: HeadEvidence) -> Conclusion | None:
     """Warn where few groups of structures stand behind error and intervals."""
-    fewest = min(head.groups, head.calibration_groups or head.groups)
-    if fewest >= FEW_GROUPS:
+    count = head.calibration_groups
+    if min(head.groups, count or head.groups) >= FEW_GROUPS:
         return None
-    calibrated = f", and calibrated on {head.calibration_groups}" if head.calibration_groups else ""
-    return _say(
-        "groups",
+    calibrated = f", and calibrated on {count}" if count else ""
+    return Conclusion(
         "note",
-        f"{_title(head)} was tested on {_of_groups(head.groups)}{calibrated}: errors and "
-        f"{head.regions} are rough; label more structures for test and cal.",
-        head=head,
-        because=f"threshold {FEW_GROUPS} groups: the standard error of a mean is about a fifth",
+        f"{head.title} was tested on {head.of_groups}{calibrated}: errors and {head.regions} are "
+        "rough; label more structures for test and cal.",
+        f"threshold {FEW_GROUPS} groups: the standard error of a mean is about a fifth",
     )
 
 
-def judge_published(head: HeadEvidence) -> VerdictSentence | None:
+def judge_published(head: HeadEvidence) -> Conclusion | None:
     """Compare the error with a published one."""
     if head.published is None or not head.published.mae:
         return None
     mae, by = head.published
     ratio = head.mae / mae
-    way = "below" if ratio < 1 else "above"
-    return _say(
-        "published",
+    return Conclusion(
         "good" if ratio <= 1 else "note",
-        f"{_title(head)}: {head.score} {_amount(head.mae, head)}, "
-        f"{100 * abs(1 - ratio):.0f} % {way} the published {mae:.3g} of {by}; "
-        "compare the splits before you quote this.",
-        head=head,
-        because="the smallest error that the card names",
+        f"{head.title}: {head.error}, {100 * abs(1 - ratio):.0f} % "
+        f"{'below' if ratio < 1 else 'above'} the published {mae:.3g} of {by}; compare the splits "
+        "before you quote this.",
+        "the smallest error that the card names",
     )
 
 
@@ -787,11 +713,12 @@ def _change(gain: float) -> str:
     return f"{'fell' if gain >= 0 else 'rose'} by {100 * abs(gain):.0f} %"
 
 
-def judge_data(head: HeadEvidence) -> VerdictSentence | None:
+def judge_data(head: HeadEvidence) -> Conclusion | None:
     """Judge from a learning curve whether more training data should help."""
     if head.data is None or not all(head.data.maes):
         return None
-    curve, (first, before, last) = head.data, head.data.maes
+    curve = head.data
+    first, before, last = curve.maes
     gain = 1 - last / before
     earlier = 1 - before / first
     both = 1 - math.sqrt(last / first)
@@ -799,12 +726,10 @@ def judge_data(head: HeadEvidence) -> VerdictSentence | None:
     few, many = curve.structures[-2:]
     if many < 1.5 * few:
         return None  # a few large groups: it is no doubling
-    shown = f"from {few:,} to {many:,} training structures the error {_change(gain)}"
-    shown += f" (+- {100 * margin:.0f} %)" if math.isfinite(margin) else ""
-    shown += f", in the doubling before it {_change(earlier)}"
-    because = (
-        f"thresholds {100 * MORE_DATA:.0f} % and {CLEAR:g} standard errors (+-) for twice the "
-        f"data, on sel; three fits of {curve.epochs} of {curve.full} epochs, of equally many steps"
+    known = f" (+- {100 * margin:.0f} %)" if math.isfinite(margin) else ""
+    shown = (
+        f"from {few:,} to {many:,} training structures the error {_change(gain)}{known}, in the "
+        f"doubling before it {_change(earlier)}"
     )
     if min(gain, both) >= MORE_DATA and earlier > 0 and curve.z <= -CLEAR and head.beats_mean(last):
         sentence = f"more data should help: {shown}."
@@ -817,77 +742,78 @@ def judge_data(head: HeadEvidence) -> VerdictSentence | None:
         )
     else:
         sentence = f"whether more data would help cannot be told: {shown}."
-    return _say("data", "note", f"{_title(head)}: {sentence}", head=head, because=because)
+    because = (
+        f"thresholds {100 * MORE_DATA:.0f} % and {CLEAR:g} standard errors (+-) for twice the "
+        f"data, on sel; three fits of {curve.epochs} of {curve.full} epochs, of equally many steps"
+    )
+    return Conclusion("note", f"{head.title}: {sentence}", because)
 
 
-def judge_training(search: SearchEvidence) -> VerdictSentence | None:
+def judge_training(search: SearchEvidence) -> Conclusion | None:
     """Check whether the best trial was still getting better when it ended."""
-    curve = list(search.curve)
-    if len(curve) < 8:
-        return None
-    before = min(curve[: -(len(curve) // 4)])
-    gain = 1 - min(curve) / before if before > 0 else 0.0
+    epochs = len(search.curve)
+    gain = _late_gain(search.curve, epochs // 4) if epochs >= 8 else 0.0
     if gain < GAIN:
         return None
-    return _say(
-        "training",
+    return Conclusion(
         "note",
         f"longer training should help: {search.best}, the best trial, still gained "
-        f"{100 * gain:.0f} % in its last {len(curve) // 4} of {len(curve)} epochs; raise "
-        "search.rungs.",
-        because=f"threshold {100 * GAIN:.0f} % in the last quarter of the epochs",
+        f"{100 * gain:.0f} % in its last {epochs // 4} of {epochs} epochs; raise search.rungs.",
+        f"threshold {100 * GAIN:.0f} % in the last quarter of the epochs",
     )
 
 
-def judge_search(search: SearchEvidence) -> VerdictSentence | None:
+def judge_search(search: SearchEvidence) -> Conclusion | None:
     """Check whether the search was still finding better trials when it ended."""
     count = len(search.objectives)
-    if count < 9:
-        return None
-    before = min(search.objectives[: count - count // 3])
-    gain = 1 - min(search.objectives) / before if before > 0 else 0.0
+    gain = _late_gain(search.objectives, count // 3) if count >= 9 else 0.0
     if gain < GAIN:
         return None
-    return _say(
-        "search",
+    return Conclusion(
         "note",
         f"more search should help: the last {count // 3} of {count} trials lowered the best "
         f"objective by {100 * gain:.0f} %; raise search.trials.",
-        because=f"threshold {100 * GAIN:.0f} % in the last third of the trials",
+        f"threshold {100 * GAIN:.0f} % in the last third of the trials",
     )
 
 
-def judge_members(search: SearchEvidence) -> VerdictSentence | None:
+def _late_gain(values: Sequence[float], late: int) -> float:
+    """Return the share by which the last ``late`` values lower the lowest of those before."""
+    before = min(values[:-late])
+    return 1 - min(values) / before if before > 0 else 0.0
+
+
+def judge_members(search: SearchEvidence) -> Conclusion | None:
     """Warn where a single trial is the whole ensemble."""
     if search.candidates != 1:
         return None
-    return _say(
-        "members",
+    return Conclusion(
         "warning",
         "one trial is all there is: its ensemble has no spread, so all predictions of a head have "
         "the same sigma; run more trials to the full budget.",
-        because="a spread takes two members",
+        "a spread takes two members",
     )
 
 
-HEAD_RULES: tuple[Callable[[HeadEvidence], VerdictSentence | None], ...] = (
-    judge_classes,
-    judge_leakage,
-    judge_mean,
-    judge_far,
-    judge_elements,
-    judge_descriptor,
-    judge_local,
-    judge_published,
-    judge_single,
-    judge_ranking,
-    judge_intervals,
-    judge_kinds,
-    judge_groups,
-    judge_data,
-)
-SEARCH_RULES: tuple[Callable[[SearchEvidence], VerdictSentence | None], ...] = (
-    judge_members,
-    judge_training,
-    judge_search,
-)
+HEAD_RULES: dict[str, Callable[[HeadEvidence], Conclusion | None]] = {
+    "classes": judge_classes,
+    "leakage": judge_leakage,
+    "mean": judge_mean,
+    "far": judge_far,
+    "elements": judge_elements,
+    "descriptor": judge_descriptor,
+    "local": judge_local,
+    "published": judge_published,
+    "single": judge_single,
+    "ranking": judge_ranking,
+    "intervals": judge_intervals,
+    "kinds": judge_kinds,
+    "groups": judge_groups,
+    "data": judge_data,
+}
+SEARCH_RULES: dict[str, Callable[[SearchEvidence], Conclusion | None]] = {
+    "members": judge_members,
+    "training": judge_training,
+    "search": judge_search,
+}
+"""Rules by name, in the order of their sentences."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         to_exclude,
         worst,
     )
-    from hydragnn_hpo.launching.environment import check_software, pack_environment, software_here
+    from hydragnn_hpo.launching.environment import check_software, software_here
     from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded, read_run_excluded
     from hydragnn_hpo.launching.fleet import Fleet
     from hydragnn_hpo.launching.job import (
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         torchrun_environment,
     )
     from hydragnn_hpo.launching.link import ControllerAddress, announce_leaving, read_address
+    from hydragnn_hpo.launching.packed_environment import pack_environment
     from hydragnn_hpo.launching.process_control import end_orphans, run_tag
     from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
     from hydragnn_hpo.launching.rank_environment import DEVICE, overruled

@@ -122,7 +122,7 @@ class Session:
         """The last ``Welcome``, perhaps from an earlier controller; None before the first one."""
         self._greeted = self._next_try = self._last_beat = 0.0
         self._valid_until = 0.0
-        self._last_answer = time.monotonic()
+        self._last_answer = self._last_turn = time.monotonic()
         self.ends_at = WallTime.of(os.environ).known
         """When the allocation of this host ends, in seconds since the epoch; None if unknown."""
 
@@ -148,6 +148,10 @@ class Session:
             describe: returns the jobs of this agent, which ``Hello`` reports.
         """
         now = time.monotonic()
+        # A turn takes far less than a lease, unless this process is stopped, as by ``scontrol
+        # suspend``: the controller is stopped, too, and time without a turn is no silence of it.
+        self._last_answer += max(0.0, now - self._last_turn - self.lease_seconds)
+        self._last_turn = now
         if self._link is not None and self._is_over(now):
             self.disconnect()
         if self._link is None and now >= self._next_try:
@@ -270,11 +274,7 @@ class Session:
 
 
 def _await_address(host: str, run_dir: Path) -> ControllerAddress:
-    """Return the controller's address, as soon as its file is visible on this host.
-
-    Raises:
-        JobError: this host does not see the run directory.
-    """
+    """Return the controller's address, as soon as its file is visible on this host."""
     deadline = time.monotonic() + _FIRST_SIGHT_SECONDS
     while time.monotonic() < deadline:
         try:

@@ -10,7 +10,6 @@ JOBS: dict[str, str] = {
     "train": "hydragnn_hpo.training.trial:rank_main",
     "build": "hydragnn_hpo.data.store_builder:job_main",
     "ensemble": "hydragnn_hpo.ensemble.build:job_main",
-    "predict": "hydragnn_hpo.ensemble.multi_rank:rank_main",
     "command": "hydragnn_hpo.launching.command_rank:rank_main",
     "probe": "hydragnn_hpo.training.allreduce_probe:job_main",
 }

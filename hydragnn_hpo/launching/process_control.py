@@ -177,13 +177,8 @@ def host_tag(tag: str, host: str) -> str:
     return f"{tag}@{host}"
 
 
-def find_orphans(tag: str) -> list[int]:
-    """Return the pids of a run's processes on this host; ``tag`` is its ``run_tag``."""
-    return find_tagged(RUN, tag)
-
-
 def end_orphans(tag: str) -> list[int]:
-    """Kill a run's processes on this host, wait, and return their pids; see ``end_tagged``."""
+    """Kill the processes of a run, by its ``run_tag``, on this host; see ``end_tagged``."""
     return end_tagged(RUN, tag)
 
 

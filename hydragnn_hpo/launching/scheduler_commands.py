@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from hydragnn_hpo.errors import JobError
 
@@ -92,32 +93,31 @@ class CommandFailed(JobError):
         return any(words in self.errors for words in FORGOTTEN)
 
 
+class CommandOptions(TypedDict, total=False):
+    """How a command of a scheduler runs."""
+
+    seconds: float
+    """Its time limit; ``QUERY_SECONDS`` if left out."""
+    environment: Mapping[str, str]
+    """Of the caller; options of the scheduler in it are not handed on."""
+    folder: Path
+    """Its current folder; that of the caller if left out."""
+
+
 class SchedulerCommand:
     """A command of a scheduler that runs in the background, since one may take a minute to fail.
 
     A controller that waited for it would answer no agent meanwhile, and all leases would expire.
     """
 
-    def __init__(
-        self,
-        *argv: str,
-        seconds: float | None = None,
-        environment: Mapping[str, str] = os.environ,
-        folder: Path | None = None,
-    ) -> None:
+    def __init__(self, *argv: str, **options: Unpack[CommandOptions]) -> None:
         """Start it and return at once.
-
-        Args:
-            argv: the command.
-            seconds: its time limit; ``QUERY_SECONDS`` if None.
-            environment: of the caller; options of the scheduler in it are not handed on.
-            folder: its current folder; that of the caller if None.
 
         Raises:
             JobError: there is no such command.
         """
         self._argv = argv
-        self._deadline = time.monotonic() + (QUERY_SECONDS if seconds is None else seconds)
+        self._deadline = time.monotonic() + options.get("seconds", QUERY_SECONDS)
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -127,8 +127,8 @@ class SchedulerCommand:
                 text=True,
                 errors="replace",  # a banner may be in any coding
                 start_new_session=True,
-                env=select_environment(environment) | {"LC_ALL": "C"},
-                cwd=folder,
+                env=select_environment(options.get("environment", os.environ)) | {"LC_ALL": "C"},
+                cwd=options.get("folder"),
             )
         except OSError as error:
             raise self._no_answer(f" ({error.strerror})") from error
@@ -180,26 +180,14 @@ def shorten(lines: Sequence[str], code: int) -> str:
     return lines[-1].rstrip(".")[:_LONGEST_LINE] if lines else f"it ended with code {code}"
 
 
-def run_scheduler(
-    *argv: str,
-    seconds: float | None = None,
-    environment: Mapping[str, str] = os.environ,
-    folder: Path | None = None,
-) -> str:
+def run_scheduler(*argv: str, **options: Unpack[CommandOptions]) -> str:
     """Run a command of a scheduler and return its output.
-
-    Args:
-        argv: the command.
-        seconds: its time limit; ``QUERY_SECONDS`` if None.
-        environment: of the caller; options of the scheduler in it are not handed on.
-        folder: its current folder; that of the caller if None.
 
     Raises:
         CommandFailed: it fails.
         JobError: it does not answer.
     """
-    process = SchedulerCommand(*argv, seconds=seconds, environment=environment, folder=folder)
-    with contextlib.closing(process) as command:
+    with contextlib.closing(SchedulerCommand(*argv, **options)) as command:
         while (output := command.output(_TURN_SECONDS)) is None:
             pass
     return output

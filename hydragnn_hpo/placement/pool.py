@@ -109,16 +109,6 @@ class SlotPool:
         """Number of free slots."""
         return int(self._counts.sum())
 
-    @property
-    def free_names(self) -> tuple[str, ...]:
-        """Names of the free slots, neighbours side by side.
-
-        Returns:
-            Slots as ``host:index``, hosts in network order.
-        """
-        rows, columns = np.nonzero(self._free)
-        return tuple(self._names[r][c] for r, c in zip(rows, columns, strict=True))
-
     def room(self, lanes: int = 1) -> int:
         """Return how many ranks of ``lanes`` slots each fit into the free slots."""
         return self.free if lanes == 1 else int(self._units(lanes).sum())

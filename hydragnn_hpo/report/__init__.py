@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from hydragnn_hpo.report.best_config import BestTrial, make_paths_absolute, read_best_trial
     from hydragnn_hpo.report.compare import (
         RunComparison,
+        RunTable,
         compare_runs,
-        compare_sections,
         read_campaigns,
-        write_comparison,
+        tabulate_comparison,
     )
     from hydragnn_hpo.report.dashboard import serve_dashboard
     from hydragnn_hpo.report.dataset_figure import draw_dataset
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         Importance,
         analyse_importance,
     )
-    from hydragnn_hpo.report.observations import choose_targets, pool_runs
-    from hydragnn_hpo.report.page_blocks import Cell, Table, Text
+    from hydragnn_hpo.report.observations import choose_targets, observe_trials
+    from hydragnn_hpo.report.page_blocks import Cell
     from hydragnn_hpo.report.parity import draw_parity
     from hydragnn_hpo.report.plotly_figures import FIGURES, make_plotly_figure
 
@@ -40,12 +40,10 @@ __all__ = [
     "Importance",
     "METHODS",
     "RunComparison",
-    "Table",
-    "Text",
+    "RunTable",
     "analyse_importance",
     "choose_targets",
     "compare_runs",
-    "compare_sections",
     "draw_dataset",
     "draw_gantt",
     "draw_parity",
@@ -53,12 +51,12 @@ __all__ = [
     "make_paths_absolute",
     "make_plotly_figure",
     "make_run_frame",
-    "pool_runs",
+    "observe_trials",
     "read_best_trial",
     "read_campaigns",
     "read_facts",
     "serve_dashboard",
-    "write_comparison",
+    "tabulate_comparison",
     "write_evaluation",
     "write_report",
 ]

@@ -8,32 +8,19 @@ failed trials counts as spent.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TypedDict, get_args
+from typing import get_args
 
 from hydragnn_hpo.campaign import SlotLedger, Trial, TrialStatus
-from hydragnn_hpo.config import ParameterConfig, Scalar
+from hydragnn_hpo.config import Objective, ParameterConfig, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
-from hydragnn_hpo.files import write_text
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.charts import Trace, series_colour
 from hydragnn_hpo.report.facts import Facts, read_facts
-from hydragnn_hpo.report.page import Title, render_page
-from hydragnn_hpo.report.page_blocks import (
-    Block,
-    Cell,
-    Column,
-    Figure,
-    Section,
-    Table,
-    Text,
-    searched_cell,
-)
+from hydragnn_hpo.report.page_blocks import Cell, searched_cell
 from hydragnn_hpo.sanitize import escape_controls
-from hydragnn_hpo.search import finite_number, goal_label
+from hydragnn_hpo.search import finite_number, goal_label, goals
 from hydragnn_hpo.units import GUESSED
 
 NEAR = 0.05
@@ -41,13 +28,25 @@ NEAR = 0.05
 
 NEVER = "not reached"
 
-STATUSES = get_args(TrialStatus)
-
 COSTS = {"host_seconds": "host-seconds", "trials": "trials", "seconds": "wall seconds"}
-"""Labels of the cost fields of ``CostedResult``."""
+"""Labels of the fields of ``Cost``."""
 
 
-class WinnerJson(TypedDict):
+@dataclass(frozen=True)
+class Cost:
+    """What a run had spent at the time when a trial stopped."""
+
+    trial: str
+    trials: int
+    """Trials that had ended at least once, including failures and this trial."""
+    seconds: float
+    """Wall time since the first placement."""
+    host_seconds: float
+    """Time of all hosts, idle or not; see ``accounting.SlotLedger``."""
+
+
+@dataclass(frozen=True)
+class Winner:
     """The best trial of a run."""
 
     trial: str
@@ -59,24 +58,26 @@ class WinnerJson(TypedDict):
     """Searched values."""
 
 
-class RunJson(TypedDict):
-    """One run as JSON."""
+@dataclass(frozen=True)
+class ComparedSummary:
+    """What a run searched, spent and found."""
 
     label: str
+    """Distinguishes the run from the others."""
     run: str
     """The run directory."""
     campaign: str
     finished: bool
     data: str | None
-    """Checksum of the graphs."""
+    """Checksum of the graphs; None for a command, or before the data is opened."""
     seed: int
     brain: str
-    objective: str | list[str]
-    rungs: list[int]
+    objective: Objective
+    rungs: tuple[int, ...]
     """In epochs."""
     budget_trials: int
     """Trials to search, including those added later."""
-    trials: dict[str, int]
+    trials: Mapping[str, int]
     """Number of trials by status; a status without trials is left out."""
     hosts: int
     seconds: float
@@ -86,221 +87,53 @@ class RunJson(TypedDict):
     utilization: float | None
     """Share of all slot time in training, from 0 to 1."""
     energy_joules: float | None
-    winner: WinnerJson | None
-    test_mae: dict[str, float | None]
+    winner: Winner | None
+    test_mae: Mapping[str, float | None]
     """Test error of the ensemble by head, in the head's unit."""
-    units: dict[str, str]
+    units: Mapping[str, str]
     """Unit by head."""
-    space: dict[str, str]
-    """Range by searched key."""
-
-
-class SpentJson(TypedDict):
-    """Cost of a run up to the time when it first reached a level."""
-
-    trial: str
-    trials: int
-    seconds: float
-    host_seconds: float
-
-
-class ReachedJson(TypedDict):
-    """Cost of each run to reach one level."""
-
-    quantity: str
-    unit: str
-    level: float
-    why: str
-    by: dict[str, SpentJson | None]
-    """Cost by label of the run; None if the run never reached the level."""
-
-
-class ComparisonJson(TypedDict):
-    """``RunComparison`` as JSON."""
-
-    runs: list[RunJson]
-    warnings: list[str]
-    same_data: bool
-    reached: list[ReachedJson]
-
-
-@dataclass(frozen=True)
-class CostedResult:
-    """A result, and the campaign's cost up to the time when its trial stopped."""
-
-    trial: str
-    trials: int
-    """Trials that had ended at least once, including failures and this trial."""
-    seconds: float
-    """Wall time since the first placement."""
-    host_seconds: float
-    """Time of all hosts, idle or not; see ``accounting.SlotLedger``."""
-    numbers: dict[str, float]
-    """Result by name: ``objective``, ``val_mae.HEAD``, and ``score`` if it is a single number."""
-
-    def to_plain(self) -> SpentJson:
-        """Return plain data for JSON, without the result itself."""
-        return {
-            "trial": self.trial,
-            "trials": self.trials,
-            "seconds": self.seconds,
-            "host_seconds": self.host_seconds,
-        }
+    space: Mapping[str, str]
+    """Range by searched key, as ``describe_range`` says it."""
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One of the compared runs, with a label that identifies it."""
+    """One of the compared runs."""
 
-    label: str
-    facts: Facts
-
-    @cached_property
-    def results(self) -> tuple[CostedResult, ...]:
-        """The results of the run.
-
-        Returns:
-            One entry for each attempt that ended with a result, in order of time.
-        """
-        return tuple(_read_results(self.facts))
-
-    @property
-    def host_seconds(self) -> float:
-        """Host-seconds that the run has spent so far, idle ones included."""
-        return self.facts.losses.slot_seconds / self.facts.slots_per_host
-
-    @property
-    def is_command(self) -> bool:
-        """Whether the trials run the user's own command."""
-        return self.facts.config.command is not None
-
-    @property
-    def data(self) -> str | None:
-        """Checksum of the graphs; None for a command, or before the data is opened."""
-        opened = (e["data"] for e in reversed(self.facts.events) if e["event"] == "opened")
-        checksum = next((each for each in opened if each), None)
-        return None if checksum is None else str(checksum)
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """Weights of the heads in the objective.
-
-        Returns:
-            Weight by head, as configured; they need not sum to 1.
-        """
-        heads = self.facts.config.trial.get("heads", {})
-        return {head: float(values.get("weight", 1.0)) for head, values in heads.items()}
-
-    @property
-    def winner(self) -> Trial | None:
-        """The best trial; None until a trial has a result."""
-        return next(iter(self.facts.state.ranked()), None)
-
-    @property
-    def space(self) -> dict[str, str]:
-        """Range of each searched key, in words.
-
-        Returns:
-            Range by key, as ``range_of`` describes it.
-        """
-        return {key: range_of(parameter) for key, parameter in self.facts.config.space.items()}
-
-    def test_mae(self, head: str) -> float | None:
-        """Return the ensemble's mean absolute test error for a head; None without an ensemble."""
-        scores = self.facts.ensemble["heads"].get(head) if self.facts.ensemble is not None else None
-        return None if scores is None else finite_number(scores.get("test_mae"))
-
-    def best_so_far(self, key: str) -> list[tuple[CostedResult, float]]:
-        """Return each result that improved on all earlier ones, with its value of ``key``."""
-        best: list[tuple[CostedResult, float]] = []
-        for result in self.results:
-            value = result.numbers.get(key)
-            if value is not None and (not best or value < best[-1][1]):
-                best.append((result, value))
-        return best
-
-    def to_plain(self, heads: Sequence[str]) -> RunJson:
-        """Return the run as plain data for JSON, with the ensemble's test errors for ``heads``."""
-        facts, search, best = self.facts, self.facts.config.search, self.winner
-        counts = Counter(trial.status for trial in facts.state.trials.values())
-        return {
-            "label": self.label,
-            "run": str(facts.run.path),
-            "campaign": facts.config.name,
-            "finished": facts.state.finished,
-            "data": self.data,
-            "seed": facts.config.seed,
-            "brain": search.brain,
-            "objective": search.model_dump(mode="json")["objective"],
-            "rungs": list(search.rungs),
-            "budget_trials": search.trials + facts.state.added,
-            "trials": {
-                status: counts[status] for status in get_args(TrialStatus) if counts[status]
-            },
-            "hosts": len({slot.rpartition(":")[0] for slot in facts.history.slots.all_slots}),
-            "seconds": (facts.end or 0.0) - (facts.begin or 0.0),
-            "host_seconds": self.host_seconds,
-            "slot_seconds": facts.losses.slot_seconds,
-            "utilization": facts.figures["utilization"],
-            "energy_joules": facts.figures.get("energy_joules"),
-            "winner": None if best is None else _winner_to_plain(best),
-            "test_mae": {head: self.test_mae(head) for head in heads},
-            "units": dict(facts.units),
-            "space": self.space,
-        }
+    summary: ComparedSummary
+    weights: Mapping[str, float]
+    """Weight in the objective by head; empty for a command."""
+    is_command: bool
+    curves: Mapping[str, Sequence[tuple[Cost, float]]]
+    """Results that improved on all earlier ones, with their cost, in order of time; by name:
+    ``objective``, ``val_mae.HEAD``, and ``score`` if it is a single number."""
 
 
-def _winner_to_plain(best: Trial) -> WinnerJson:
-    return {
-        "trial": best.name,
-        "epochs": best.epoch,
-        "objective": best.objective,
-        "val_mae": best.val_mae,
-        "values": best.values,
-    }
+@dataclass(frozen=True)
+class ReachedLevel:
+    """Cost of each run to reach one level of a quantity."""
+
+    quantity: str
+    """A key of ``ComparedRun.curves``."""
+    unit: str
+    level: float
+    why: str
+    """Why this level: ``the worst of the bests``, ``5 % above the best``, ``asked for``."""
+    by: Mapping[str, Cost | None]
+    """Cost by label of the run; None if the run never reached the level."""
 
 
-def _read_results(facts: Facts) -> Iterator[CostedResult]:
-    """Yield the results of a run in order of time, each with what the run had spent by then."""
-    ledger = SlotLedger()
-    ended = set[str]()
-    begin = facts.begin or 0.0
-    for event in facts.events:
-        ledger.apply(event)
-        if event["event"] != "ended" or event["outcome"] in ("interrupted", "cancelled"):
-            continue
-        ended.add(event["trial"])  # before failures are skipped: they count as ended trials
-        raw = {"objective": event.get("objective"), "score": event.get("score")}
-        raw |= {f"val_mae.{head}": mae for head, mae in (event.get("val_mae") or {}).items()}
-        numbers = {key: value for key, v in raw.items() if (value := finite_number(v)) is not None}
-        if event["outcome"] != "failed" and numbers:
-            yield CostedResult(
-                trial=event["trial"],
-                trials=len(ended),
-                seconds=event["time"] - begin,
-                host_seconds=ledger.utilization().slot_seconds / facts.slots_per_host,
-                numbers=numbers,
-            )
+@dataclass(frozen=True)
+class RunComparison:
+    """Compared runs, and what each spent to reach common levels."""
 
-
-def range_of(parameter: ParameterConfig) -> str:
-    """Return the range of a parameter in words, and the condition under which it is active.
-
-    >>> range_of(ParameterConfig(low=1, high=9, step=2))
-    '1 to 9, step 2'
-    """
-    if parameter.choices is not None:
-        text = ", ".join(map(str, parameter.choices))
-    else:
-        text = f"{parameter.low} to {parameter.high}"
-        text += ", log" if parameter.log else ""
-        text += f", step {parameter.step}" if parameter.step is not None else ""
-    when = " and ".join(f"{key} is {_one_of(wanted)}" for key, wanted in parameter.when.items())
-    return f"{text}; if {when}" if when else text
-
-
-def _one_of(wanted: Scalar | tuple[Scalar, ...]) -> str:
-    return " or ".join(map(str, wanted)) if isinstance(wanted, tuple) else str(wanted)
+    runs: tuple[ComparedRun, ...]
+    warnings: tuple[str, ...]
+    """Reasons why the runs are hard to compare."""
+    same_data: bool
+    units: Mapping[str, str]
+    """Unit of each quantity by which all runs can be compared; keys of ``ComparedRun.curves``."""
+    reached: tuple[ReachedLevel, ...]
 
 
 def read_campaigns(paths: Sequence[Path]) -> list[ComparedRun]:
@@ -322,161 +155,148 @@ def read_campaigns(paths: Sequence[Path]) -> list[ComparedRun]:
     for facts in read:
         if facts.begin is None:
             raise RunError(f"{facts.run.path}: nothing has run there yet: compare it later.")
-    # the shortest distinct labels: the campaign, its directory, both, or its whole path
-    names = [facts.config.name for facts in read]
-    folders = [path.name for path in resolved]
-    both = [f"{name} ({folder})" for name, folder in zip(names, folders, strict=True)]
-    choices = (names, folders, both, list(map(str, paths)))
-    labels = next(labels for labels in choices if len(set(labels)) == len(labels))
-    return [ComparedRun(escape_controls(n), facts) for n, facts in zip(labels, read, strict=True)]
+    # the shortest distinct labels: the campaign, its directory, or its whole path
+    choices = ([facts.config.name for facts in read], [p.name for p in resolved], map(str, paths))
+    labels = next(labels for labels in map(list, choices) if len(set(labels)) == len(labels))
+    return [_read_run(escape_controls(n), facts) for n, facts in zip(labels, read, strict=True)]
 
 
-# -- comparing -------------------------------------------------------------------------------
+def _read_run(label: str, facts: Facts) -> ComparedRun:
+    search = facts.config.search
+    heads = facts.config.trial.get("heads", {})
+    scores = facts.ensemble["heads"] if facts.ensemble is not None else {}
+    best = next(iter(facts.state.ranked()), None)
+    summary = ComparedSummary(
+        label=label,
+        run=str(facts.run.path),
+        campaign=facts.config.name,
+        finished=facts.state.finished,
+        data=facts.data_checksum,
+        seed=facts.config.seed,
+        brain=search.brain,
+        objective=search.objective,
+        rungs=search.rungs,
+        budget_trials=search.trials + facts.state.added,
+        trials=Counter(trial.status for trial in facts.state.trials.values()),
+        hosts=len({slot.rpartition(":")[0] for slot in facts.history.slots.all_slots}),
+        seconds=(facts.end or 0.0) - (facts.begin or 0.0),
+        host_seconds=facts.losses.slot_seconds / facts.slots_per_host,
+        slot_seconds=facts.losses.slot_seconds,
+        utilization=facts.figures["utilization"],
+        energy_joules=facts.figures.get("energy_joules"),
+        winner=None if best is None else _describe_winner(best),
+        test_mae={head: finite_number(each.get("test_mae")) for head, each in scores.items()},
+        units=facts.units,
+        space={key: describe_range(one) for key, one in facts.config.space.items()},
+    )
+    weights = {head: float(values.get("weight", 1.0)) for head, values in heads.items()}
+    return ComparedRun(summary, weights, facts.config.command is not None, _read_curves(facts))
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """A minimized quantity by which all runs can be compared."""
-
-    key: str
-    """A key of ``CostedResult.numbers``."""
-    label: str
-    unit: str
+def _describe_winner(best: Trial) -> Winner:
+    return Winner(best.name, best.epoch, best.objective, best.val_mae, best.values)
 
 
-@dataclass(frozen=True)
-class LevelCost:
-    """The first result of each run that was at or below a level."""
+def _read_curves(facts: Facts) -> dict[str, list[tuple[Cost, float]]]:
+    """Return ``ComparedRun.curves``."""
+    ledger = SlotLedger()
+    ended = set[str]()
+    curves: dict[str, list[tuple[Cost, float]]] = {}
+    for event in facts.events:
+        ledger.apply(event)
+        if event["event"] != "ended" or event["outcome"] in ("interrupted", "cancelled"):
+            continue
+        ended.add(event["trial"])
+        if event["outcome"] == "failed":
+            continue
+        cost = Cost(
+            trial=event["trial"],
+            trials=len(ended),
+            seconds=event["time"] - (facts.begin or 0.0),
+            host_seconds=ledger.utilization().slot_seconds / facts.slots_per_host,
+        )
+        raw = {"objective": event.get("objective"), "score": event.get("score")}
+        raw |= {f"val_mae.{head}": mae for head, mae in (event.get("val_mae") or {}).items()}
+        for key, number in raw.items():
+            value = finite_number(number)
+            if value is not None and (key not in curves or value < curves[key][-1][1]):
+                curves.setdefault(key, []).append((cost, value))
+    return curves
 
-    quantity: Quantity
-    level: float
-    why: str
-    """Why this level: ``the worst of the bests``, ``5 % above the best``, ``asked for``."""
-    first: tuple[CostedResult | None, ...]
-    """In the order of the runs; None if a run never reached the level."""
 
+def describe_range(parameter: ParameterConfig) -> str:
+    """Return the range of a parameter in words, and the condition under which it is active.
 
-@dataclass(frozen=True)
-class RunComparison:
-    """Compared runs, and what each spent to reach common levels."""
-
-    runs: tuple[ComparedRun, ...]
-    warnings: tuple[str, ...]
-    """Reasons why the runs are hard to compare."""
-    same_data: bool
-    quantities: tuple[Quantity, ...]
-    heads: tuple[str, ...]
-    levels: tuple[LevelCost, ...]
-
-    def to_plain(self) -> ComparisonJson:
-        """Return plain data for JSON."""
-        return {
-            "runs": [run.to_plain(self.heads) for run in self.runs],
-            "warnings": list(self.warnings),
-            "same_data": self.same_data,
-            "reached": [self._reached(level) for level in self.levels],
-        }
-
-    def _reached(self, level: LevelCost) -> ReachedJson:
-        return {
-            "quantity": level.quantity.key,
-            "unit": level.quantity.unit,
-            "level": level.level,
-            "why": level.why,
-            "by": {
-                run.label: None if first is None else first.to_plain()
-                for run, first in zip(self.runs, level.first, strict=True)
-            },
-        }
+    >>> describe_range(ParameterConfig(low=1, high=9, step=2))
+    '1 to 9, step 2'
+    """
+    if parameter.choices is not None:
+        text = ", ".join(map(str, parameter.choices))
+    else:
+        text = f"{parameter.low} to {parameter.high}"
+        text += ", log" if parameter.log else ""
+        text += f", step {parameter.step}" if parameter.step is not None else ""
+    conditions = []
+    for key, values in parameter.when.items():
+        options = values if isinstance(values, tuple) else (values,)
+        conditions.append(f"{key} is {' or '.join(map(str, options))}")
+    return f"{text}; if {' and '.join(conditions)}" if conditions else text
 
 
 def compare_runs(
-    runs: Sequence[ComparedRun], wanted: Sequence[tuple[str, float]] = ()
+    runs: Sequence[ComparedRun], levels: Sequence[tuple[str, float]] = ()
 ) -> RunComparison:
     """Compare runs, and compute what each spent to reach common levels.
 
     Args:
         runs: two or more runs.
-        wanted: levels whose cost to report: name of a head or key of a quantity, and the level in
+        levels: levels whose cost to report: name of a head or key of a quantity, and the level in
             its unit. If empty, levels are chosen from the best results of the runs.
 
     Raises:
         ConfigError: a level names a quantity by which the runs cannot be compared.
     """
-    checksums = {run.data for run in runs}
-    commands = all(run.is_command for run in runs)
-    same = len(checksums) == 1 and (commands or None not in checksums)
-    heads = _heads(runs)
-    quantities = _quantities(runs)
+    checksums = {run.summary.data for run in runs}
+    same = len(checksums) == 1 and (all(r.is_command for r in runs) or None not in checksums)
+    units = _comparable_units(runs)
     return RunComparison(
         runs=tuple(runs),
-        warnings=tuple(_warnings(runs, quantities)),
+        warnings=tuple(_warnings(runs, units)),
         same_data=same,
-        quantities=tuple(quantities),
-        heads=tuple(heads),
-        levels=tuple(_level_costs(runs, quantities, wanted)) if same or wanted else (),
+        units=units,
+        reached=tuple(_reached_levels(runs, units, levels)) if same or levels else (),
     )
 
 
-def _heads(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the heads of all runs, in order of first appearance."""
-    heads = dict.fromkeys(head for run in runs for head in run.weights)
-    for run in runs:
-        keys = (key for result in run.results for key in result.numbers)
-        heads |= dict.fromkeys(k.removeprefix("val_mae.") for k in keys if "val_mae." in k)
-    return list(heads)
+def _comparable_units(runs: Sequence[ComparedRun]) -> dict[str, str]:
+    """Return the units of the quantities that mean the same in all runs."""
+    shared = [key for key in runs[0].curves if all(key in run.curves for run in runs)]
+    goal = runs[0].summary.objective
+    same_goal = all(run.summary.objective == goal for run in runs)
+    # a goal of our own is the objective, or the error of a head
+    own_goal = isinstance(goal, str) and (goal == "weighted" or goal.startswith("val_mae."))
+    units = {}
+    if "objective" in shared and all(run.weights == runs[0].weights for run in runs):
+        units["objective"] = ""
+    if "score" in shared and same_goal and not own_goal and not isinstance(goal, tuple):
+        units["score"] = ""
+    for key in shared:
+        if key.startswith("val_mae."):
+            different = _distinct_units(runs, key.removeprefix("val_mae."))
+            if len(different) == 1:
+                units[key] = different[0]
+    return units
 
 
-def _quantities(runs: Sequence[ComparedRun]) -> list[Quantity]:
-    """Return the quantities that all runs have in the same unit and with the same meaning."""
-
-    def all_have(key: str) -> bool:
-        return all(any(key in result.numbers for result in run.results) for run in runs)
-
-    quantities = []
-    if all(run.weights == runs[0].weights for run in runs) and all_have("objective"):
-        quantities.append(Quantity("objective", "objective", ""))
-    goals = [run.facts.config.search.objective for run in runs]
-    goal = goals[0]
-    ours = goal == "weighted" or (isinstance(goal, str) and goal.startswith("val_mae."))
-    single = not isinstance(goal, tuple) and all(each == goal for each in goals)
-    if not ours and not isinstance(goal, tuple) and single and all_have("score"):
-        quantities.append(Quantity("score", goal_label(goal), ""))
-    for head in _heads(runs):
-        units = _distinct_units(runs, head)
-        if len(units) == 1 and all_have(f"val_mae.{head}"):
-            quantities.append(Quantity(f"val_mae.{head}", f"val MAE {head}", units[0]))
-    return quantities
-
-
-def _distinct_units(runs: Iterable[ComparedRun], head: str) -> list[str]:
+def _distinct_units(runs: Sequence[ComparedRun], head: str) -> list[str]:
     """Return the units of a head in several runs; of a guess and the same unit only the guess."""
-    units = sorted({run.facts.units.get(head, "") for run in runs})  # a guess follows its unit
+    units = sorted({run.summary.units.get(head, "") for run in runs})  # a guess follows its unit
     return [*{unit.removesuffix(GUESSED): unit for unit in units}.values()]
 
 
-def _warnings(runs: Sequence[ComparedRun], quantities: Sequence[Quantity]) -> Iterator[str]:
+def _warnings(runs: Sequence[ComparedRun], known: Mapping[str, str]) -> Iterator[str]:
     """Yield the reasons why runs are hard to compare, most important first."""
-    yield from _data_warnings(runs)
-    trained = [run for run in runs if run.weights]
-    if len(trained) == len(runs) and "objective" not in {each.key for each in quantities}:
-        yield "Their objectives weigh heads differently, or one has no result: not compared."
-    partly = [h for h in _heads(trained) if any(h not in run.weights for run in trained)]
-    if partly:
-        yield f"Not compared, since not all runs have them: {', '.join(partly)}."
-    for head in _heads(trained):
-        units = _distinct_units([run for run in trained if head in run.weights], head)
-        if len(units) > 1:
-            yield f"Head {head} has different units ({', '.join(units)}): not compared."
-    for run in runs:
-        if not run.facts.state.finished:
-            yield f"{run.label} is not finished: its figures are those of this moment."
-        if not run.results:
-            yield f"{run.label} has no result yet."
-
-
-def _data_warnings(runs: Sequence[ComparedRun]) -> Iterator[str]:
-    checksums = {run.data for run in runs}
+    checksums = {run.summary.data for run in runs}
     if all(run.is_command for run in runs):
         yield "Their trials are commands: whether they mean the same is for you to know."
     elif any(run.is_command for run in runs):
@@ -488,209 +308,149 @@ def _data_warnings(runs: Sequence[ComparedRun]) -> Iterator[str]:
             "The runs saw different data (checksums differ): errors of different structures are "
             "not comparable, and what it cost to reach one is left out."
         )
+    trained = [run for run in runs if run.weights]
+    if len(trained) == len(runs) and "objective" not in known:
+        yield "Their objectives weigh heads differently, or one has no result: not compared."
+    heads = dict.fromkeys(head for run in trained for head in run.weights)
+    partly = [head for head in heads if any(head not in run.weights for run in trained)]
+    if partly:
+        yield f"Not compared, since not all runs have them: {', '.join(partly)}."
+    for head in heads:
+        units = _distinct_units([run for run in trained if head in run.weights], head)
+        if len(units) > 1:
+            yield f"Head {head} has different units ({', '.join(units)}): not compared."
+    for run in runs:
+        if not run.summary.finished:
+            yield f"{run.summary.label} is not finished: its figures are those of this moment."
+        if not run.curves:
+            yield f"{run.summary.label} has no result yet."
 
 
-def _level_costs(
-    runs: Sequence[ComparedRun], known: Sequence[Quantity], wanted: Sequence[tuple[str, float]]
-) -> Iterator[LevelCost]:
-    """Yield the cost of the wanted levels, or else of two levels of every quantity.
-
-    Args:
-        runs: two or more runs.
-        known: quantities by which the runs can be compared.
-        wanted: name of a head or key of a quantity, and the level in its unit.
-
-    Raises:
-        ConfigError: a name is not known.
-    """
-    levels = [(_find_quantity(known, name), level, "asked for") for name, level in wanted]
-    for quantity in () if wanted else known:
-        bests = [run.best_so_far(quantity.key)[-1][1] for run in runs]
+def _reached_levels(
+    runs: Sequence[ComparedRun], units: Mapping[str, str], levels: Sequence[tuple[str, float]]
+) -> Iterator[ReachedLevel]:
+    """Yield the cost of the given levels, or else of two levels of every quantity."""
+    wanted = [(_find_quantity(units, name), level, "asked for") for name, level in levels]
+    for key in () if levels else units:
+        bests = [run.curves[key][-1][1] for run in runs]
         near = min(bests) + NEAR * abs(min(bests))
-        levels.append((quantity, max(bests), "the worst of the bests"))
+        wanted.append((key, max(bests), "the worst of the bests"))
         if near < max(bests):
-            levels.append((quantity, near, f"{100 * NEAR:.0f} % above the best"))
-    for quantity, level, why in levels:
-        best = [run.best_so_far(quantity.key) for run in runs]
-        first = (next((r for r, value in each if value <= level), None) for each in best)
-        yield LevelCost(quantity, level, why, tuple(first))
+            wanted.append((key, near, f"{100 * NEAR:.0f} % above the best"))
+    for key, level, why in wanted:
+        by = {
+            run.summary.label: next((cost for cost, v in run.curves[key] if v <= level), None)
+            for run in runs
+        }
+        yield ReachedLevel(key, units[key], level, why, by)
 
 
-def _find_quantity(known: Sequence[Quantity], name: str) -> Quantity:
-    for quantity in known:
-        if name in (quantity.key, quantity.key.removeprefix("val_mae.")):
-            return quantity
-    names = [quantity.key.removeprefix("val_mae.") for quantity in known]
-    if not names:
+def _find_quantity(units: Mapping[str, str], name: str) -> str:
+    """Return the key of a quantity, given that or the name of a head."""
+    keys = {key.removeprefix("val_mae."): key for key in units} | {key: key for key in units}
+    if not keys:
         raise ConfigError(
             "--reach: these runs have nothing in common to be compared by: name others."
         )
-    raise ConfigError(f"--reach: {unknown('quantity', name, names)}")
+    if name not in keys:
+        names = [key.removeprefix("val_mae.") for key in units]
+        raise ConfigError(f"--reach: {unknown('quantity', name, names)}")
+    return keys[name]
 
 
-# -- tables and charts -----------------------------------------------------------------------
+@dataclass(frozen=True)
+class RunTable:
+    """A table with one column for each run."""
+
+    title: str
+    """Title of the first column, which names the rows."""
+    rows: Mapping[str, Sequence[Cell]]
+    """One cell for each run, by name of the row."""
 
 
-def write_comparison(comparison: RunComparison, out: Path) -> None:
-    """Write a comparison atomically as one HTML file that needs no network.
+def tabulate_comparison(comparison: RunComparison) -> dict[str, list[str | RunTable]]:
+    """Lay out a comparison.
 
-    Raises:
-        StorageError: the file cannot be written.
+    Returns:
+        Sentences and tables by heading; they may hold control characters.
     """
-    labels = ", ".join(run.label for run in comparison.runs)
-    heading = Title(f"{len(comparison.runs)} campaigns side by side", labels)
-    write_text(out, render_page(heading, compare_sections(comparison)))
+    return {
+        "Campaigns": [*comparison.warnings, _overview(comparison.runs)],
+        "Winners": list(_winners(comparison)),
+        "Cost to reach an error": list(_costs(comparison)),
+        "Spaces": list(_spaces(comparison.runs)),
+    }
 
 
-def compare_sections(comparison: RunComparison) -> list[Section]:
-    """Return the sections of the page; the terminal shows the same tables."""
-    reach_lead = (
-        "What each campaign had spent when its best trial so far first was as good as a level. "
-        "Counted are results on validation data, and hosts whether idle or not."
-    )
-    overview: tuple[Block, ...] = (*map(Text, comparison.warnings), _overview(comparison))
-    reach = tuple(_reach(comparison))
-    spaces = tuple(_spaces(comparison.runs))
-    return [
-        Section("runs", "Campaigns", "What ran, on what, and what it took.", overview),
-        Section("winners", "Winners", "What each campaign found.", tuple(_winners(comparison))),
-        Section("reach", "Cost to reach an error", reach_lead, reach),
-        Section("spaces", "Spaces", "What each campaign searched.", spaces),
-    ]
-
-
-def _run_table(
-    key: str, first: str, runs: Sequence[ComparedRun], rows: Mapping[str, Sequence[Cell]]
-) -> Table:
-    """Make a table with one column for each run.
-
-    Args:
-        key: key of the table.
-        first: title of the first column, which names the rows.
-        runs: the compared runs.
-        rows: one cell for each run, by name of the row.
-    """
-    columns = (Column(f"run{n}", run.label) for n, run in enumerate(runs, start=1))
-    cells = tuple((name, *each) for name, each in rows.items())
-    return Table(key, (Column("what", first), *columns), cells)
-
-
-def _overview(comparison: RunComparison) -> Table:
-    plain = [run.to_plain(comparison.heads) for run in comparison.runs]
-    statuses = [s for s in STATUSES if any(s in each["trials"] for each in plain)]
-
-    def scaled(values: Iterable[float | None], factor: float) -> list[Cell]:
-        return [None if value is None else factor * value for value in values]
-
+def _overview(runs: Sequence[ComparedRun]) -> RunTable:
+    each = [run.summary for run in runs]
+    statuses = [status for status in get_args(TrialStatus) if any(r.trials[status] for r in each)]
     rows: dict[str, list[Cell]] = {
-        "finished": ["yes" if each["finished"] else "no" for each in plain],
-        "data checksum": [(each["data"] or "not known")[:12] for each in plain],
-        "brain": [each["brain"] for each in plain],
-        "seed": [each["seed"] for each in plain],
-        "rungs [epochs]": [", ".join(map(str, each["rungs"])) for each in plain],
-        "budget [trials]": [each["budget_trials"] for each in plain],
-        **{f"trials {s}": [each["trials"].get(s, 0) for each in plain] for s in statuses},
-        "hosts": [each["hosts"] for each in plain],
-        "wall time [s]": [each["seconds"] for each in plain],
-        "host-hours [h]": scaled((each["host_seconds"] for each in plain), 1.0 / 3600.0),
-        "utilization [%]": scaled((each["utilization"] for each in plain), 100.0),
-        "energy [kWh]": scaled((each["energy_joules"] for each in plain), 1.0 / 3.6e6),
+        "finished": ["yes" if run.finished else "no" for run in each],
+        "data checksum": [(run.data or "not known")[:12] for run in each],
+        "brain": [run.brain for run in each],
+        "seed": [run.seed for run in each],
+        "rungs [epochs]": [", ".join(map(str, run.rungs)) for run in each],
+        "budget [trials]": [run.budget_trials for run in each],
+        **{f"trials {status}": [run.trials[status] for run in each] for status in statuses},
+        "hosts": [run.hosts for run in each],
+        "wall time [s]": [run.seconds for run in each],
+        "host-hours [h]": [run.host_seconds / 3600.0 for run in each],
+        "utilization [%]": [_scale(run.utilization, 100.0) for run in each],
+        "energy [kWh]": [_scale(run.energy_joules, 1.0 / 3.6e6) for run in each],
     }
-    return _run_table("overview", "campaign", comparison.runs, rows)
+    return RunTable("campaign", rows)
 
 
-def _winners(comparison: RunComparison) -> Iterator[Block]:
-    runs = comparison.runs
-    best = [run.winner for run in runs]
-    if not any(best):
-        yield Text("No campaign has a result yet.")
+def _scale(value: float | None, factor: float) -> float | None:
+    return None if value is None else factor * value
+
+
+def _winners(comparison: RunComparison) -> Iterator[str | RunTable]:
+    runs = [run.summary for run in comparison.runs]
+    if all(run.winner is None for run in runs):
+        yield "No campaign has a result yet."
         return
-
-    def of_best(value_of: Callable[[Trial], Cell]) -> list[Cell]:
-        return [None if trial is None else value_of(trial) for trial in best]
-
-    rows = {
-        "best trial": of_best(lambda trial: escape_controls(trial.name)),
-        "epochs": of_best(lambda trial: trial.epoch),
-        "objective (validation)": of_best(lambda trial: trial.objective),
+    nothing = Winner("-", 0, None, {}, {})
+    best = [run.winner or nothing for run in runs]
+    rows: dict[str, list[Cell]] = {
+        "best trial": [winner.trial for winner in best],
+        "epochs": [winner.epochs for winner in best],
+        "objective (validation)": [winner.objective for winner in best],
     }
-    has_ensemble = any(run.facts.ensemble for run in runs)
-    for head in comparison.heads:
-        units = _distinct_units([run for run in runs if head in run.weights], head)
+    for head in dict.fromkeys(head for winner in best for head in winner.val_mae):
+        units = _distinct_units([r for r in comparison.runs if head in r.weights], head)
         unit = f" [{' or '.join(filter(None, units))}]" if any(units) else ""
-        errors: list[Cell] = [None if t is None else t.val_mae.get(head) for t in best]
-        rows[f"val MAE {head}{unit}"] = errors
-        if has_ensemble:
-            rows[f"ensemble test MAE {head}{unit}"] = [run.test_mae(head) for run in runs]
-    yield _run_table("errors", "error", runs, rows)
-    keys = dict.fromkeys(key for trial in best if trial for key in trial.values)
-    values = {
-        escape_controls(key): [None if t is None else _value_cell(t.values.get(key)) for t in best]
-        for key in keys
-    }
-    yield _run_table("values", "value of the best trial", runs, values)
+        rows[f"val MAE {head}{unit}"] = [winner.val_mae.get(head) for winner in best]
+        if any(run.test_mae for run in runs):
+            rows[f"ensemble test MAE {head}{unit}"] = [run.test_mae.get(head) for run in runs]
+    yield RunTable("error", rows)
+    keys = dict.fromkeys(key for winner in best for key in winner.values)
+    values = {key: [searched_cell(winner.values.get(key)) for winner in best] for key in keys}
+    yield RunTable("value of the best trial", values)
 
 
-def _value_cell(value: Scalar | None) -> Cell:
-    return escape_controls(value) if isinstance(value, str) else searched_cell(value)
-
-
-def _reach(comparison: RunComparison) -> Iterator[Block]:
-    if not comparison.levels and not comparison.same_data:
-        yield Text("Left out: errors on different data are not comparable.")
-    elif not comparison.levels:
-        yield Text("The campaigns have no result in common that could be compared.")
-    for attribute, title in COSTS.items() if comparison.levels else ():
+def _costs(comparison: RunComparison) -> Iterator[str | RunTable]:
+    if not comparison.reached and not comparison.same_data:
+        yield "Left out: errors on different data are not comparable."
+    elif not comparison.reached:
+        yield "The campaigns have no result in common that could be compared."
+    for attribute, title in COSTS.items() if comparison.reached else ():
         rows: dict[str, list[Cell]] = {}
-        for level in comparison.levels:
-            unit = f" {level.quantity.unit}" if level.quantity.unit else ""
-            name = f"{level.quantity.label} {level.level:.4g}{unit} ({level.why})"
-            rows[name] = [NEVER if one is None else getattr(one, attribute) for one in level.first]
-        yield _run_table(attribute, f"{title} until", comparison.runs, rows)
-    for quantity in comparison.quantities:
-        yield _best_so_far_figure(comparison.runs, quantity)
+        for reached in comparison.reached:
+            unit = f" {reached.unit}" if reached.unit else ""
+            name = reached.quantity.replace("val_mae.", "val MAE ")
+            if name == "score":  # only where all runs have the same single goal
+                name = goal_label(goals(comparison.runs[0].summary.objective)[0])
+            costs = [NEVER if c is None else getattr(c, attribute) for c in reached.by.values()]
+            rows[f"{name} {reached.level:.4g}{unit} ({reached.why})"] = costs
+        yield RunTable(f"{title} until", rows)
 
 
-def _best_so_far_figure(runs: Sequence[ComparedRun], quantity: Quantity) -> Figure:
-    unit = f" [{quantity.unit}]" if quantity.unit else ""
-    traces: list[Trace] = []
-    least = float("inf")
-    for place, run in enumerate(runs):
-        points = [(result.host_seconds, value) for result, value in run.best_so_far(quantity.key)]
-        # extends the line to the end of the run
-        points.append((max(run.host_seconds, points[-1][0]), points[-1][1]))
-        times, values = zip(*points, strict=True)
-        least = min(least, *values)
-        line: Trace = {"color": series_colour(place), "shape": "hv"}
-        named: Trace = {"type": "scatter", "mode": "lines", "name": run.label, "line": line}
-        traces.append({**named, "x": times, "y": values})
-    scale = "log" if least > 0.0 else "linear"
-    return Figure(
-        key=f"best.{quantity.key}",
-        title=f"Best {quantity.label} so far",
-        caption=f"{quantity.label}{unit} of the best trial so far against host-seconds spent.",
-        data=tuple(traces),
-        layout={
-            "xaxis": {"title": {"text": "host-seconds"}, "type": "log"},
-            "yaxis": {"title": {"text": f"{quantity.label}{unit}"}, "type": scale},
-        },
-    )
-
-
-def _spaces(runs: Sequence[ComparedRun]) -> Iterator[Block]:
-    spaces = [run.space for run in runs]
-    ranges = {key: [space.get(key) for space in spaces] for space in spaces for key in space}
-    if all(len(set(each)) == 1 for each in ranges.values()):
-        yield Text("All campaigns searched the same space.")
-        shared = tuple(
-            (escape_controls(key), escape_controls(str(each[0]))) for key, each in ranges.items()
-        )
-        yield Table("ranges", (Column("what", "parameter"), Column("range", "range")), shared)
-        return
-    rows: dict[str, list[Cell]] = {}
-    for key, each in ranges.items():
-        cells = ["not searched" if text is None else escape_controls(text) for text in each]
-        rows[escape_controls(key)] = ["same" if len(set(each)) == 1 else "differs", *cells]
-    table = _run_table("ranges", "parameter", runs, rows)
-    first, *others = table.columns
-    yield Table("ranges", (first, Column("same", ""), *others), table.rows)
+def _spaces(runs: Sequence[ComparedRun]) -> Iterator[str | RunTable]:
+    spaces = [run.summary.space for run in runs]
+    if all(space == spaces[0] for space in spaces):
+        yield "All campaigns searched the same space."
+    keys = dict.fromkeys(key for space in spaces for key in space)
+    rows = {key: [space.get(key, "not searched") for space in spaces] for key in keys}
+    yield RunTable("parameter", rows)

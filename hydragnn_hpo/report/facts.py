@@ -77,6 +77,12 @@ class Facts:
         return self.state.units
 
     @property
+    def data_checksum(self) -> str | None:
+        """Checksum of the graphs; None for a command, or before the data is opened."""
+        opened = [e["data"] for e in self.events if e["event"] == "opened" and e.get("data")]
+        return str(opened[-1]) if opened else None
+
+    @property
     def slots_per_host(self) -> float:
         """Mean number of slots per host, over all hosts that ever joined."""
         return self.history.slots.slots_per_host

@@ -42,7 +42,7 @@ ARGVS: list[tuple[str, ...]] = [
     ("submit", "c.toml", "--machine", "generic-slurm", "--account", "x", "--hosts", "1")
     + ("--time", "1:00", "--run", "run", "--pack", "none", "--dry-run"),
     ("trial", "trial"),
-    ("predict", "structures.extxyz", *WITH, "--out", "out.csv", "--ranks", "2"),
+    ("predict", "structures.extxyz", *WITH, "--out", "out.csv"),
     ("plan", "d.toml"),
 ]
 

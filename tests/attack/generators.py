@@ -641,7 +641,7 @@ SAFE: dict[tuple[str, ...], list[str]] = {
     ("leaderboard", "run"): ["--top"],
     ("status", "run"): ["--interval"],
     ("importance", "run"): ["--target", "--head"],
-    ("compare", "run", "other"): ["--reach", "--out"],
+    ("compare", "run", "other"): ["--reach"],
     ("export", "run", "--out", "table"): ["--to", "--trial"],
     ("dataset", "build", "structures.toml"): ["--out", "--processes", "--card"],
     ("run", "c.toml", "--dry-run"): ["--run", "--slots", "--backend", "--machine", "--exclude"],

@@ -19,12 +19,12 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-from processes import named_so  # noqa: E402
+from processes import find_orphans, named_so  # noqa: E402
 from sandbox import GOLDENS  # noqa: E402
 
 from hydragnn_hpo.campaign.journal import read_journal  # noqa: E402
 from hydragnn_hpo.config.schema import to_toml  # noqa: E402
-from hydragnn_hpo.launching.process_control import find_orphans, run_tag  # noqa: E402
+from hydragnn_hpo.launching.process_control import run_tag  # noqa: E402
 
 PARTS = {"rank": "hpo-rank", "agent": "hpo-agent", "fork server": "hpo-zygote"}
 TARGETS = ("controller", "rank", "rank", "agent", "fork server")

@@ -14,17 +14,19 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 from record import add_smoke, finish, skip
 
-from hydragnn_hpo.launching import environment as packing
-from hydragnn_hpo.launching.environment import OWN, ROOT, Pack, Software, packed_software
+from hydragnn_hpo.launching import packed_environment as packing
+from hydragnn_hpo.launching.environment import OWN, Software, packed_software
 from hydragnn_hpo.launching.job import PRELOAD, Job
+from hydragnn_hpo.launching.packed_environment import ROOT, Pack
 from hydragnn_hpo.launching.transports.local import LocalBackend
 
 RANKS = 8
@@ -103,19 +105,18 @@ def imported(preload: tuple[str, ...]) -> set[str]:
 
 
 def make_pack(out: Path, preload: tuple[str, ...], *, quick: bool) -> Pack:
-    listed = packing.list_members
+    clean = packing._clean
+    site = f"env/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages/"
+    kept = imported((*preload, AGENT)) | {"hydragnn_hpo"}
 
-    def needed() -> Iterator[Any]:
-        site = f"env/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages/"
-        kept = imported((*preload, AGENT)) | {"hydragnn_hpo"}
-        for member in listed():
-            inside = member.info.name.removeprefix(site)
-            top = inside.split("/")[0]
-            if inside == member.info.name or top in kept or top.endswith((".dist-info", ".libs")):
-                yield member
+    def needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        inside = member.name.removeprefix(site)
+        top = inside.split("/")[0]
+        fits = inside == member.name or top in kept or top.endswith((".dist-info", ".libs"))
+        return clean(member) if fits else None
 
-    packing.list_members = (lambda: list(needed())) if quick else listed
-    return packing.pack_environment(out)
+    with patch.object(packing, "_clean", needed if quick else clean):
+        return packing.pack_environment(out)
 
 
 def smoke(folder: Path) -> dict[str, float]:

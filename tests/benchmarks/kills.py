@@ -30,7 +30,7 @@ from record import GOLDENS, add_smoke, dry_run, finish
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from processes import named_so, send, state_of
+from processes import find_orphans, named_so, send, state_of
 from ray_cluster import RayCluster
 from virtual_slurm import VirtualSlurm, missing
 
@@ -40,7 +40,6 @@ from hydragnn_hpo.host_info import parent_of
 from hydragnn_hpo.launching.process_control import (
     HOST,
     die_with_parent,
-    find_orphans,
     find_tagged,
     host_tag,
     run_tag,

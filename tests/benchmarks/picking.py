@@ -23,7 +23,6 @@ from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.pick import (
     PickRequest,
     compute_descriptors,
-    copy_graph,
     mean_distance,
     pick_structures,
     score_structures,
@@ -114,7 +113,7 @@ def measure(run: Path, wanted: int) -> dict[str, float]:
     draws = [rng.choice(len(error), len(rows), replace=False) for _ in range(DRAWS)]
     random = np.array([error[some].mean() for some in draws])
     looked = np.concatenate((rows, top, draws[0]))
-    points = compute_descriptors(ensemble, [copy_graph(pool, row, "") for row in looked.tolist()])
+    points = compute_descriptors(ensemble, pool.take(looked))
     of_picked, of_top, of_random = np.split(points, 3)
     figures = {
         "error_picked_over_pool": error[rows].mean() / error.mean(),

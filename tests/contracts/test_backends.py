@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import is_alive, open_lease, tagged, until
+from processes import find_orphans, is_alive, open_lease, tagged, until
 
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.job import Backend, Event, Job
-from hydragnn_hpo.launching.process_control import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.launching.transports import ray
 from hydragnn_hpo.launching.transports.local import LocalBackend
 from hydragnn_hpo.launching.transports.mpiexec import mpiexec_transport

@@ -22,13 +22,13 @@ import pytest
 from ase import Atoms
 from ase.io import write
 from command_lines import make_place
-from processes import freeze, send, tagged, thaw
+from processes import find_orphans, freeze, send, tagged, thaw
 from tutorials import PageRunner
 
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.config.schema import to_toml
-from hydragnn_hpo.launching.process_control import end_orphans, find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import end_orphans, run_tag
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "hydragnn_hpo"]

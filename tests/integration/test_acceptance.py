@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from processes import find_orphans
 
 from hydragnn_hpo.cli import acceptance
 from hydragnn_hpo.cli.acceptance import STEPS
 from hydragnn_hpo.launching import find_job_hosts
-from hydragnn_hpo.launching.process_control import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(2400)]
 
@@ -53,7 +54,7 @@ def test_a_slurm_of_two_hosts_is_accepted(slurm, tmp_path):
     assert result["all-reduce sums"]["state"] == "ok"
     assert result["same result: one rank, two hosts"]["state"] == "ok"
     assert result["same result: interrupted and unbroken"]["state"] == "ok"
-    assert result["hosts with trials"]["found"] == "2 of 2"
+    assert result["hosts with trials"]["observed"] == "2 of 2"
     assert not find_orphans(run_tag(site / "campaign"))
 
 
@@ -69,7 +70,7 @@ def test_two_ranks_of_a_workstation_give_what_one_gives(tmp_path, monkeypatch):
 
     assert [stage["name"] for stage in report["stages"]] == list(STEPS)
     if site.ranks == 1:
-        assert "not testable" in findings[0].found
+        assert "not testable" in findings[0].observed
     else:
         assert [(f.check, f.state) for f in findings] == [("same result: one rank, one host", "ok")]
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import freeze, is_alive, open_lease, tagged, thaw, until
+from processes import find_orphans, freeze, is_alive, open_lease, tagged, thaw, until
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.command_config import CommandConfig
 from hydragnn_hpo.launching.command_rank import spec_of
 from hydragnn_hpo.launching.job import Event, Job
-from hydragnn_hpo.launching.process_control import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.launching.transports.local import LocalBackend
 from hydragnn_hpo.layout import RunDir
 

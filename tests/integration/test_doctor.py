@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from virtual_slurm import VirtualSlurm, missing
+from virtual_slurm import started
 
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.launching import doctor
@@ -92,17 +92,11 @@ def test_advice_names_the_profile_as_a_command_line_needs_it(tmp_path, monkeypat
 @pytest.fixture
 def broken_slurm(tmp_path_factory):
     """A Slurm of four hosts: node2 is confined to one core, node4 has lost a GPU."""
-    if reason := missing():
-        pytest.skip(f"no Slurm: {reason}")
     if len(os.sched_getaffinity(0) & {0, 1}) < 2:
         pytest.skip("this test needs the cores 0 and 1.")
     folder = tmp_path_factory.mktemp("broken")
-    cluster = VirtualSlurm(folder, 4, gpus=2, gpus_of={"node4": 1}, cores_of={"node2": {0}})
-    try:
-        cluster.start()
+    with started(folder, 4, gpus=2, gpus_of={"node4": 1}, cores_of={"node2": {0}}) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.mark.stress

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 from playing import Play
-from processes import tagged
+from processes import find_orphans, tagged
 from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import JobError
-from hydragnn_hpo.launching.process_control import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.launching.transports.slurm import slurm_transport
 from hydragnn_hpo.resources import resource_path
 
@@ -50,7 +50,7 @@ def archive(tmp_path_factory) -> Path:
     shutil.copy(Path(__file__).with_name("staging_ranks.py"), place / LIBRARY)
     code = (
         "import sys; from pathlib import Path\n"
-        "from hydragnn_hpo.launching.environment import pack_environment; "
+        "from hydragnn_hpo.launching.packed_environment import pack_environment; "
         "pack_environment(Path(sys.argv[1]))"
     )
     argv = [place / "bin/python", "-P", "-c", code, out]
@@ -126,7 +126,7 @@ def test_ranks_import_from_their_own_disk_and_a_host_without_room_is_left_out(
 
     assert list(control.backend._transport.hosts) == ["node1", "node3"]
     (message,) = [record.message for record in caplog.records if "left out" in record.message]
-    assert message.startswith("host node2 is left out: it has no software: ")
+    assert message.startswith("host node2 is left out: it has no software, exited with exit code 1")
     assert "cannot be written (Not a directory)" in message
     listing = control.show(2)
     assert [each.host for each in listing] == ["node1", "node3"]
@@ -195,7 +195,7 @@ def test_a_damaged_archive_reaches_nobody(fleet, archive, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
 
-    with pytest.raises(JobError, match=r"no host can be used: host node1 has no software: .*again"):
+    with pytest.raises(JobError, match=r"no host can be used: host node1 has no software, .*again"):
         fleet(1, str(disk), copy)
 
     assert list(disk.glob("hydragnn-hpo-*/software/*/env")) == []

@@ -60,12 +60,6 @@ def judge(screened: Any, folder: Path, done: "subprocess.CompletedProcess[str]")
     assert [path.name for path in folder.iterdir()] == ["many.jsonl"]
 
 
-def test_ranks_of_a_backend(screened, tmp_path):
-    """Other backends: as any job, see ``contracts/test_backends.py``."""
-    arguments = ["--out", "many.jsonl", "--ranks", "2", "--backend", "local"]
-    judge(screened, tmp_path, run([*COMMAND, *screened.arguments, *arguments], tmp_path))
-
-
 @pytest.mark.stress
 @NO_MPI
 def test_ranks_of_mpiexec(screened, tmp_path):
@@ -77,7 +71,6 @@ def test_ranks_of_mpiexec(screened, tmp_path):
 @pytest.mark.stress
 @NO_SLURM
 def test_ranks_of_a_step_of_slurm(screened, tmp_path, slurm):
-    """Two hosts: by hand with srun, then by agents that the command starts."""
     allocation = slurm.allocate(2)
     step = ["srun", "--nodes=2", "--ntasks=2", *COMMAND, *screened.arguments, "--out", "many.jsonl"]
     judge(screened, tmp_path, run(step, tmp_path, allocation))
@@ -104,18 +97,3 @@ def test_what_a_killed_rank_leaves_another_does(screened, hpo):
     assert out.strip() == "wrote many.jsonl"
     assert (hpo.folder / "many.jsonl").read_bytes() == screened.wanted
     assert [path.name for path in hpo.folder.iterdir()] == ["many.jsonl"]
-
-
-def test_a_plan_starts_nothing_and_wrong_questions_are_refused(screened, hpo):
-    plan_arguments = [*screened.arguments, "--out", "many.jsonl", "--ranks", "2"]
-    done = hpo.here(*plan_arguments, "--dry-run")
-    assert done.code == 0, done.err
-    assert "301 structures" in done.out
-    assert done.out.count("would start a rank on cpu") == 2
-    assert list(hpo.folder.iterdir()) == []
-    arguments = screened.arguments
-    hpo.refused(*arguments, "--ranks", "2", says=("--ranks", "--out"))
-    hpo.refused(
-        "predict", "-", *arguments[2:], "--out", "o.csv", "--ranks", "2", says=("standard",)
-    )
-    hpo.refused(*arguments, "--out", "o.csv", "--backend", "bsub", says=("backend", "bsub"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from playing import Play
-from processes import until
+from processes import find_orphans, until
 
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
@@ -18,7 +18,7 @@ from hydragnn_hpo.config.command_config import CommandConfig
 from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.launching import command_rank
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.process_control import find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.launching.transports.local import LocalBackend
 from hydragnn_hpo.launching.transports.slurm import slurm_transport
 from hydragnn_hpo.layout import RunDir

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from playing import SECONDS, Play
+from processes import find_orphans, named_so, send, until
 from processes import is_alive as alive
-from processes import named_so, send, until
 from ray_cluster import STORE, RayCluster, make_token
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
@@ -20,7 +20,6 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.process_control import (
     HOST,
     end_tagged,
-    find_orphans,
     find_tagged,
     host_tag,
     run_tag,

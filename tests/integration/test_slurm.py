@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 from playing import SECONDS, Play
-from processes import is_alive, named_so, open_lease
+from processes import find_orphans, is_alive, named_so, open_lease
 from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.launching.process_control import (
     HOST,
-    find_orphans,
     find_tagged,
     host_tag,
     run_tag,

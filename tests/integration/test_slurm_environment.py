@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from slurm_environment import ALL, TABLE, Probe, probed_cluster
-from virtual_slurm import VirtualSlurm, missing
+from virtual_slurm import VirtualSlurm
 
 from hydragnn_hpo.campaign.status import read_leaderboard
 from hydragnn_hpo.launching import batch_jobs
@@ -23,8 +23,6 @@ def test_the_table_holds_what_is_tried():
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory) -> Iterator[tuple[VirtualSlurm, str]]:
-    if reason := missing():
-        pytest.skip(f"no Slurm: {reason}")
     with probed_cluster(tmp_path_factory.mktemp("slurm3")) as made:
         yield made
 

@@ -7,17 +7,14 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from virtual_slurm import VirtualSlurm, missing
+from virtual_slurm import PATIENCE, VirtualSlurm, serve_campaigns, started
 
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.config.schema import to_toml
-from hydragnn_hpo.launching import batch_jobs
 from hydragnn_hpo.launching.batch_jobs import JobRecords
-from hydragnn_hpo.launching.process_control import end_orphans, run_tag
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(1500)]
 
-PATIENCE = 600.0
 MEMORY = "SelectTypeParameters=CR_Core_Memory\nDefMemPerNode=500\n"
 SEARCH = {"trials": 3, "initial": 3, "rungs": [4], "finalists": 2}
 MACHINE = {"slots": 1, "max_width": 1, "lease_seconds": 30.0}
@@ -34,27 +31,14 @@ PYTHONPATH={root} exec {python} "$@"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory) -> Iterator[VirtualSlurm]:
-    if reason := missing():
-        pytest.skip(f"no Slurm: {reason}")
     folder = tmp_path_factory.mktemp("slurm3")
-    made = VirtualSlurm(folder, hosts=3, cpus=2, suffix="-ib", more_conf=MEMORY)
-    try:
-        made.start()
+    with started(folder, 3, cpus=2, suffix="-ib", more_conf=MEMORY) as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture
 def slurm(cluster, hpo, monkeypatch) -> Iterator[VirtualSlurm]:
-    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
-    monkeypatch.setattr(batch_jobs, "QUERY_SECONDS", PATIENCE)
-    yield cluster
-    cluster.ask("scancel", "--user=root")
-    hpo.wait_for(lambda: not cluster.ask("squeue", "-h").strip(), "an empty queue", PATIENCE)
-    cluster.release()
-    for run in hpo.folder.glob("run*"):
-        end_orphans(run_tag(run))
+    yield from serve_campaigns(cluster, hpo, monkeypatch)
 
 
 def submit(hpo, run, *, hosts, machine="generic-slurm", **values) -> None:

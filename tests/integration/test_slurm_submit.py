@@ -11,19 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from virtual_slurm import VirtualSlurm, missing
+from virtual_slurm import PATIENCE, VirtualSlurm, serve_campaigns, started
 
 from hydragnn_hpo.campaign.state import LOST
 from hydragnn_hpo.campaign.status import read_leaderboard
-from hydragnn_hpo.launching import batch_jobs
 from hydragnn_hpo.launching.batch_jobs import BatchJob, JobRecords
-from hydragnn_hpo.launching.process_control import end_orphans, run_tag
+from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.layout import RunDir
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(1500)]
-
-PATIENCE = 600.0
-"""Seconds; the machine may be very busy, and Slurm is quick only where it is quiet."""
 
 SEARCH = {"trials": 4, "initial": 4, "rungs": [20], "finalists": 2}
 MACHINE = {"slots": 2, "max_width": 1, "lease_seconds": 30.0}
@@ -32,26 +28,13 @@ MACHINE = {"slots": 2, "max_width": 1, "lease_seconds": 30.0}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory) -> Iterator[VirtualSlurm]:
-    if reason := missing():
-        pytest.skip(f"no Slurm: {reason}")
-    made = VirtualSlurm(tmp_path_factory.mktemp("slurm4"), hosts=4, cpus=64, gpus=8)
-    try:
-        made.start()
+    with started(tmp_path_factory.mktemp("slurm4"), 4, cpus=64, gpus=8) as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture
 def slurm(cluster, hpo, monkeypatch) -> Iterator[VirtualSlurm]:
-    monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
-    monkeypatch.setattr(batch_jobs, "QUERY_SECONDS", PATIENCE)
-    yield cluster
-    cluster.ask("scancel", "--user=root")
-    hpo.wait_for(lambda: not cluster.ask("squeue", "-h").strip(), "an empty queue", PATIENCE)
-    cluster.release()
-    for run in hpo.folder.glob("run*"):
-        end_orphans(run_tag(run))
+    yield from serve_campaigns(cluster, hpo, monkeypatch)
 
 
 @pytest.fixture

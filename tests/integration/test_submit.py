@@ -142,6 +142,7 @@ def test_many_hosts_get_software_of_their_own(hpo, run, slurm, hosts, options, p
         ({}, {"machine": "frontier"}, ("name yours with --account",)),
         ({}, {"order": ("--hosts", "2", "--time", "soon")}, ("write hours and minutes",)),
         ({}, {"machine": "generic-pbs", "order": (*SHORT, "--allocations", "2")}, ("'mpiexec'",)),
+        ({"launch": {"min_hosts": 3}}, {}, ("min_hosts is 3, but the allocation has 2 hosts",)),
         ({}, {"order": (*SHORT, "--pack", "")}, ("pack",)),
         ({}, {"order": (*SHORT, "--container", "")}, ("container",)),
         ({}, {"run": Path("a\udcffb")}, ("udcff", "UTF-8: choose or link")),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from tutorials import PageRunner
-from virtual_slurm import VirtualSlurm, missing
+from virtual_slurm import missing, started
 
 pytestmark = pytest.mark.release
 
@@ -21,14 +21,10 @@ def cluster(
     if missing():
         yield frozenset()
         return
-    made = VirtualSlurm(tmp_path_factory.mktemp("slurm2"), hosts=2, cpus=64)
-    try:
-        made.start()
+    with started(tmp_path_factory.mktemp("slurm2"), 2, cpus=64) as made:
         page_runner.environment["SLURM_CONF"] = made.environment["SLURM_CONF"]
         yield frozenset({"Slurm"})
-    finally:
-        made.stop()
-        del page_runner.environment["SLURM_CONF"]
+    del page_runner.environment["SLURM_CONF"]
 
 
 def test_the_tutorial_of_slurm_works_where_there_is_one(

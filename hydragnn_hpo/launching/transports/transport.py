@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from hydragnn_hpo.launching.environment import OWN, PATH, Software, import_path
+from hydragnn_hpo.launching.environment import OWN, Software, import_path
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.link import ADDRESS, address_file
+from hydragnn_hpo.launching.packed_environment import PATH
 from hydragnn_hpo.launching.process_control import AGENT, HOST, RUN, ZYGOTE
 
 _MODULE = "hydragnn_hpo.launching.agent"

@@ -1,8 +1,11 @@
 """What a campaign's machine cannot run is said before anything starts."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from hydragnn_hpo import optional_packages
+from hydragnn_hpo.campaign import backends
 from hydragnn_hpo.campaign.backends import make_backend, start_profile
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import find_profile
@@ -46,6 +49,19 @@ def test_a_store_is_not_spread_where_ranks_have_no_mpi(tmp_path, monkeypatch):
     monkeypatch.setattr(optional_packages, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"data.access 'distributed' needs .*mpi4py.*'windows'"):
         make_backend(campaign("distributed"), tmp_path)
+
+
+def test_more_hosts_than_the_allocation_has_are_refused_before_an_agent_starts(
+    tmp_path, monkeypatch
+):
+    held = SimpleNamespace(hosts=("n1", "n2"))
+    monkeypatch.setitem(backends._TRANSPORTS, "slurm", lambda *_: held)
+    monkeypatch.setattr(backends, "fleet_on", lambda *_: "started")
+    config = campaign("stage", "slurm")
+    three, two = (config.launch.model_copy(update={"min_hosts": number}) for number in (3, 2))
+    with pytest.raises(ConfigError, match=r"min_hosts is 3, but the allocation has 2 hosts: lower"):
+        make_backend(config.model_copy(update={"launch": three}), tmp_path)
+    assert make_backend(config.model_copy(update={"launch": two}), tmp_path) == "started"
 
 
 def test_launched_ranks_import_everything_at_each_start():

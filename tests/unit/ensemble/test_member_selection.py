@@ -186,6 +186,9 @@ def test_a_candidate_that_one_head_needs_is_a_member():
     assert result[1][3] > 0.9
 
 
+MEMBERS = [f"t000{number}" for number in range(7)]
+
+
 @given(
     seed=st.integers(0, 10_000),
     members=st.integers(1, 7),
@@ -198,38 +201,42 @@ def test_the_error_of_the_mix_is_the_mean_error_less_the_ambiguity(seed, members
     predictions = truth + rng.normal(size=(members, rows, width))
     weights = rng.dirichlet(np.ones(members))
 
-    seen = compute_diversity(predictions, truth, weights)
+    seen = compute_diversity(MEMBERS[:members], predictions, truth, weights)
 
     slow = np.mean([np.sum((weights @ predictions[:, r] - truth[r]) ** 2) for r in range(rows)])
-    assert seen.mse == pytest.approx(slow, rel=1e-9)
-    assert seen.mse == pytest.approx(seen.mean_member_mse - seen.ambiguity, rel=1e-9, abs=1e-12)
-    assert seen.ambiguity >= 0.0
+    assert seen["mse"] == pytest.approx(slow, rel=1e-9)
+    assert seen["mse"] == pytest.approx(
+        seen["mean_member_mse"] - seen["ambiguity"], rel=1e-9, abs=1e-12
+    )
+    assert seen["ambiguity"] >= 0.0
 
 
 def test_two_members_that_err_against_each_other():
     truth = np.zeros((4, 1))
     errors = np.array([1.0, -1.0, 1.0, -1.0])[:, None]
-    seen = compute_diversity(np.stack([errors, -errors]), truth, np.array([0.5, 0.5]))
-    assert (seen.mse, seen.mean_member_mse, seen.ambiguity) == (0.0, 1.0, 1.0)
-    assert seen.correlation == pytest.approx(np.array([[1.0, -1.0], [-1.0, 1.0]]))
-    assert seen.mean_correlation == pytest.approx(-1.0)
+    seen = compute_diversity(MEMBERS[:2], np.stack([errors, -errors]), truth, np.array([0.5, 0.5]))
+    assert (seen["mse"], seen["mean_member_mse"], seen["ambiguity"]) == (0.0, 1.0, 1.0)
+    assert seen["correlation"] == pytest.approx(np.array([[1.0, -1.0], [-1.0, 1.0]]))
+    assert seen["mean_correlation"] == pytest.approx(-1.0)
 
 
 def test_the_correlation_is_numpys():
     rng = np.random.default_rng(3)
     truth = rng.normal(size=(30, 1))
     errors = 2.0 + rng.normal(size=(4, 30, 1))
-    seen = compute_diversity(truth + errors, truth, np.full(4, 0.25))
+    seen = compute_diversity(MEMBERS[:4], truth + errors, truth, np.full(4, 0.25))
     expected = np.corrcoef(errors[..., 0])
-    np.testing.assert_allclose(seen.correlation, expected, atol=1e-12)
-    assert seen.mean_correlation == pytest.approx(expected[np.triu_indices(4, 1)].mean())
+    np.testing.assert_allclose(seen["correlation"], expected, atol=1e-12)
+    assert seen["mean_correlation"] == pytest.approx(expected[np.triu_indices(4, 1)].mean())
 
 
 def test_members_that_never_err_are_alike_and_one_alone_has_no_pair():
     truth = np.ones((3, 1))
-    both = compute_diversity(np.stack([truth, truth]), truth, np.array([0.5, 0.5]))
-    assert both.correlation == [[1.0, 1.0], [1.0, 1.0]]
-    assert compute_diversity(truth[None], truth, np.ones(1)).mean_correlation is None
+    both = compute_diversity(MEMBERS[:2], np.stack([truth, truth]), truth, np.array([0.5, 0.5]))
+    assert both["correlation"] == [[1.0, 1.0], [1.0, 1.0]]
+    assert (
+        compute_diversity(MEMBERS[:1], truth[None], truth, np.ones(1))["mean_correlation"] is None
+    )
 
 
 def test_the_method_is_greedy_unless_the_campaign_says_one():

@@ -1,8 +1,5 @@
-"""Claims on chunks, ranks that share them, and which ranks are started, replaced and given up."""
+"""Claims on chunks, and ranks that share them."""
 
-import contextlib
-import errno
-import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,19 +17,13 @@ from processes import until
 from hydragnn_hpo.ensemble import multi_rank
 from hydragnn_hpo.ensemble.multi_rank import (
     MAX_ATTEMPTS,
-    MAX_STARTS,
     ChunkClaims,
-    RankPool,
     predict_as_rank,
-    rank_main,
-    read_failure,
 )
 from hydragnn_hpo.ensemble.predict_file import PredictRequest, predict_chunks
 from hydragnn_hpo.ensemble.predict_output import PartHeader
 from hydragnn_hpo.ensemble.structure_batches import ChunkId
 from hydragnn_hpo.errors import JobError, StorageError
-from hydragnn_hpo.files import storage
-from hydragnn_hpo.launching.job import Event, Job, Slot
 
 
 @pytest.fixture
@@ -96,14 +87,12 @@ def test_a_chunk_that_ends_too_many_is_given_up_until_all_is_cleared(rank, clock
     survivor = rank()
     for attempt in range(MAX_ATTEMPTS):
         assert not survivor.is_given_up("0-1")
-        assert survivor.last_attempts() == []
         victim = rank()
         for _ in range(attempt + 1):
             assert not survivor.is_given_up("0-1")
             taken = victim.take("0-1")
             clock.now += 3600.0
         assert taken
-    assert survivor.last_attempts() == ["0-1"]
     assert not survivor.is_given_up("0-1"), "the last one may be alive"
     clock.now += 3600.0
     assert survivor.is_given_up("0-1")
@@ -117,25 +106,6 @@ def test_a_claim_that_cannot_be_removed_is_a_sentence(rank, folder):
     (folder / "0-1.0").mkdir()
     with pytest.raises(StorageError, match="0-1.0: cannot be written"):
         rank().clear()
-
-
-def test_the_first_lost_chunk_is_named_by_its_number(tmp_path, monkeypatch):
-    request = PredictRequest(("x.xyz",), "ensemble.zip", str(tmp_path / "y.csv"))
-    claims = request.parts.folder / "claims"
-    claims.mkdir(parents=True)
-
-    class LostRanks:
-        def __init__(self, *_: object) -> None: ...
-
-        def run(self, tick: object) -> None:
-            for number in (10, 2):
-                (claims / f"0-{number}.{MAX_ATTEMPTS - 1}").touch()
-
-    monkeypatch.setattr(multi_rank, "RankPool", LostRanks)
-    monkeypatch.setattr("hydragnn_hpo.campaign.backend_on", lambda *_: contextlib.nullcontext())
-    progress = SimpleNamespace(update=lambda before=False: None)
-    with pytest.raises(JobError, match="2 pieces .* the first at piece 3 of input 1"):
-        multi_rank._run_ranks(request, 1, SimpleNamespace(backend="local"), progress)
 
 
 class Pipeline:
@@ -291,6 +261,13 @@ def test_rank_0_tries_again_what_ranks_of_an_earlier_start_were_lost_at(request_
     assert not request_five.parts.folder.exists()
 
 
+def test_the_first_lost_chunk_is_named_by_its_number(request_five, monkeypatch):
+    lost = [ChunkId(0, 2), ChunkId(0, 10)]
+    monkeypatch.setattr(multi_rank, "predict_chunks", lambda *_: lost)
+    with pytest.raises(JobError, match="2 pieces .* the first at piece 3 of input 1"):
+        predict_as_rank(request_five, 0)
+
+
 @pytest.mark.parametrize("moment", ["before it looked", "while it began"])
 def test_a_rank_that_comes_when_all_is_done_leaves(request_five, monkeypatch, moment):
     predict_as_rank(request_five, 0)
@@ -322,128 +299,3 @@ def test_ranks_of_a_launcher_share_the_devices_of_their_host(monkeypatch, slot, 
     monkeypatch.setattr(multi_rank, "device_of", lambda _: first)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
     assert multi_rank.device_of_rank(5) == device
-
-
-def fails(code):
-    def fail(*_):
-        with storage(Path("parts")):
-            raise OSError(code, os.strerror(code))
-
-    return fail
-
-
-@pytest.mark.parametrize(("code", "ends"), [(errno.ESTALE, False), (errno.ENOSPC, True)])
-def test_one_rank_without_its_files_does_not_end_the_others(request_five, monkeypatch, code, ends):
-    monkeypatch.setattr(multi_rank, "STORAGE_RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(multi_rank, "predict_chunks", fails(code))
-    assert rank_main(request_five.to_spec()) == 1
-    assert isinstance(read_failure(request_five), JobError) == ends
-
-
-@pytest.mark.parametrize(("code", "ends"), [(errno.EIO, False), (errno.EACCES, True)])
-def test_progress_is_looked_for_again_where_files_are_away(request_five, monkeypatch, code, ends):
-    class Held:
-        def renew(self):
-            pass
-
-    progress = multi_rank._Progress(request_five, lambda header, before: None, Held())
-    monkeypatch.setattr(multi_rank, "read_failure", fails(code))
-    if ends:
-        with pytest.raises(StorageError, match="Permission denied"):
-            progress()
-    else:
-        progress()
-    progress._last_update = -1e9
-    monkeypatch.setattr(multi_rank, "read_failure", lambda _: JobError("no member is left."))
-    with pytest.raises(JobError, match="no member is left"):
-        progress()
-
-
-class Stage:
-    """A backend whose jobs end as a list says, in the order in which they were started."""
-
-    settled = True
-
-    def __init__(self, slots: int, *codes: list[int]) -> None:
-        self.slots = tuple(Slot("h", n, (n,), "cpu") for n in range(slots))
-        self.codes = list(codes)
-        self.started: list[Job] = []
-        self.stopped: list[str] = []
-        self._alive: list[Job] = []
-
-    def start(self, job: Job) -> None:
-        self.started.append(job)
-        self._alive.append(job)
-
-    def stop(self, job_id: str, grace: float = 5.0) -> None:
-        self.stopped.append(job_id)
-
-    def poll(self, timeout: float) -> list[Event]:
-        if not self._alive or not self.codes:
-            return []
-        job = self._alive.pop(0)
-        return [Event("ended", job.id, 0.0, {"codes": self.codes.pop(0)})]
-
-
-def run(stage: Stage) -> list[list[int]]:
-    RankPool(stage, Path("work"), {"a": 1}).run(lambda: None)  # type: ignore[arg-type]
-    return [[slot.index for slot in job.slots] for job in stage.started]
-
-
-def test_who_only_waits_for_others_is_ended():
-    stage = Stage(3, [0], [-15], [-15])
-    run(stage)
-    assert stage.stopped == [job.id for job in stage.started[1:]]
-
-
-def test_a_lost_rank_is_replaced():
-    assert run(Stage(2, [-9], [0], [0])) == [[0], [1], [0]]
-
-
-def test_who_ends_badly_again_and_again_is_given_up():
-    stage = Stage(1, *[[1]] * 5)
-    with pytest.raises(JobError, match=r"all ranks have ended before .* see work/ranks.log"):
-        run(stage)
-    assert len(stage.started) == MAX_STARTS
-
-
-def test_a_slot_that_fails_leaves_the_work_to_the_others():
-    assert run(Stage(2, [1], [-11], [1], [0], [1])).count([0]) <= MAX_STARTS
-
-
-def test_an_error_that_is_reported_meanwhile_ends_the_ranks():
-    def tick() -> None:
-        raise JobError("no more")
-
-    with pytest.raises(JobError, match="no more"):
-        RankPool(Stage(1), Path("work"), {}).run(tick)  # type: ignore[arg-type]
-
-
-class Lost(Stage):
-    """Its host goes away with every rank, and comes back some polls later, or never."""
-
-    def __init__(self, *codes: list[int], back: bool) -> None:
-        super().__init__(1, *codes)
-        self.back = back
-        self._there = self.slots
-        self._away = 0
-
-    def poll(self, timeout: float) -> list[Event]:
-        if not self.slots:
-            self._away += 1
-            self.slots = self._there if self.back and self._away > 3 else ()
-            return []
-        events = super().poll(timeout)
-        if events and events[0].data["codes"] == [-9]:
-            self.slots = ()
-        return events
-
-
-def test_ranks_go_on_when_the_last_host_that_was_lost_is_back():
-    assert len(run(Lost([-9], [0], back=True))) == 2
-
-
-def test_hosts_that_never_come_back_are_not_waited_for_without_end(monkeypatch):
-    monkeypatch.setattr(multi_rank, "HOST_SECONDS", 0.05)
-    with pytest.raises(JobError, match="no host joined within"):
-        run(Lost([-9], back=False))

@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.cli.ensemble_command import pick as command
-from hydragnn_hpo.data.structure import Place, graph_of
 from hydragnn_hpo.ensemble.artefact import HeadEntry
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.calibrate import Calibration, compute_moments
@@ -220,11 +218,7 @@ def test_turns_shifts_order_and_supercells_are_the_same_structure(ensemble):
     shifted = cell[[1, 0]]
     shifted.translate([5.0, 1.0, 2.0])
     several = [cell, cell.repeat((2, 1, 1)), turned, shifted, *structures(4)]
-    graphs = [
-        graph_of(atoms, Place(Path("x"), k, str(k)), ensemble.rules)
-        for k, atoms in enumerate(several)
-    ]
-    points = compute_descriptors(ensemble, graphs)
+    points = compute_descriptors(ensemble, columns_of_atoms(several, ensemble.rules))
     for other in points[1:4]:
         np.testing.assert_allclose(other, points[0], atol=1e-4)
     assert np.linalg.norm(points[4] - points[0]) > 0.1

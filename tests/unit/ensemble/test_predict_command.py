@@ -16,6 +16,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.io import write
 
+from hydragnn_hpo.cli import predict_command
 from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_output import PartFolder
@@ -27,6 +28,7 @@ from hydragnn_hpo.ensemble.structure_batches import (
     rules_for,
 )
 from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.launching import LauncherInfo
 
 BAD = Atoms("CC", np.zeros((2, 3)))
 
@@ -220,29 +222,32 @@ def test_a_full_disk_leaves_no_empty_folder(predict, monkeypatch):
     assert [path.name for path in Path().iterdir()] == ["a.extxyz"]
 
 
-def test_misspelt_names_are_reported_before_what_they_need(predict):
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("a.extxyz",), "several ranks write a file: add --out NAME.csv."),
+        (("-", "--out", "o.csv"), "several ranks cannot all read standard input"),
+        (("a.extxyz", "--out", "o.csv", "--device", "cpu"), "--device is for one process"),
+    ],
+)
+def test_what_several_ranks_cannot_do_is_refused(predict, monkeypatch, arguments, says):
+    own_rank = LauncherInfo("torchrun", rank=0, world=2, local=0, local_world=2)
+    monkeypatch.setattr(predict_command, "find_own_rank", lambda: own_rank)
     write("a.extxyz", molecule("H2O"))
-    for option, name, says in (
-        ("--backend", "lokal", "'backend' is \"lokal\": write 'local', "),
-        ("--machine", "fronteer", "Did you mean 'frontier'?"),
-    ):
-        code, out, err = predict("a.extxyz", option, name)
-        assert (code, out) == (2, "")
-        assert says in err
+    code, out, err = predict(*arguments)
+    assert (code, out) == (2, "")
+    assert says in err
 
 
 def test_the_input_is_never_replaced(predict, built_zip):
     write("a.extxyz", [molecule("H2O"), molecule("NH3")])
     Path("folder").mkdir()
     Path("folder/link.extxyz").symlink_to("../a.extxyz")
-    code, out, _ = predict("a.extxyz", "folder", "--out", "o.csv", "--dry-run")
-    assert (code, out.splitlines()[0]) == (0, "4 structures, 1 inputs, into o.csv")
     before = Path("a.extxyz").read_bytes()
     for given in ("a.extxyz", "folder"):
-        for more in ((), ("--ranks", "1"), ("--dry-run",)):
-            code, out, err = predict(given, "--out", "a.extxyz", *more)
-            assert (code, out) == (2, "")
-            assert err == "error: a.extxyz: is read from; give --out another name.\n"
+        code, out, err = predict(given, "--out", "a.extxyz")
+        assert (code, out) == (2, "")
+        assert err == "error: a.extxyz: is read from; give --out another name.\n"
     assert Path("a.extxyz").read_bytes() == before
     Path("e.csv").symlink_to(built_zip)
     code, out, err = predict("a.extxyz", "--out", "e.csv")

@@ -34,7 +34,7 @@ from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_file import select_columns
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, make_rows
 from hydragnn_hpo.ensemble.prune import prune_members
-from hydragnn_hpo.ensemble.serve import describe_ensemble
+from hydragnn_hpo.ensemble.serve import Limits, describe_service
 from hydragnn_hpo.ensemble.structure_batches import Structures, columns_of_atoms
 from hydragnn_hpo.ensemble.torch_export import check_exportable
 from hydragnn_hpo.ensemble.writers import WRITERS
@@ -254,7 +254,7 @@ def test_the_file_knows_size_axis_and_means(ensemble):
     assert (dos.shape, dos.size, dos.width) == ("spectrum", 6, 6)
     assert dos.axis is not None
     assert dos.axis.points(6) == [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0]
-    description = describe_ensemble(ensemble.manifest)["heads"]["dos"]
+    description = describe_service(ensemble.manifest, Limits())["heads"]["dos"]
     assert (description["size"], description["axis"]["unit"]) == (6, "eV")
     assert dos.baseline is not None
     assert len(dos.baseline.mean) == 6

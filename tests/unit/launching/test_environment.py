@@ -1,6 +1,6 @@
 """Software on hosts: an environment packed, sent and unpacked where it never was; containers.
 
-Archives that were not made by us, or came in part, leave nothing.
+Archives that are not what was packed, or came in part, leave nothing.
 """
 
 import fcntl
@@ -22,22 +22,22 @@ from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine import ContainerConfig, SiteConfig, resolve_machine
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.environment import (
+from hydragnn_hpo.launching import packed_environment
+from hydragnn_hpo.launching.environment import check_software, software_here
+from hydragnn_hpo.launching.packed_environment import (
     ROOT,
     ArchiveRefused,
     Pack,
-    check_software,
     install,
     isolated_environment,
+    pack_environment,
     software_folder,
-    software_here,
     unpack,
-    walk,
 )
 from hydragnn_hpo.launching.transports.transport import agent_argv
 
 SITE = SiteConfig()
-MODULE = "hydragnn_hpo.launching.environment"
+MODULE = "hydragnn_hpo.launching.packed_environment"
 ON_HOST = (sys.executable, "-S", "-P", "-m", MODULE)
 LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -48,7 +48,7 @@ import json, sys
 from dataclasses import asdict
 from pathlib import Path
 from hydragnn_hpo.errors import HydraError
-from hydragnn_hpo.launching import environment
+from hydragnn_hpo.launching import packed_environment as environment
 if sys.argv[2:]:
     environment._SYSTEM = sys.base_prefix
 try:
@@ -56,7 +56,7 @@ try:
 except HydraError as error:
     print(json.dumps({"error": str(error)}))
 else:
-    print(json.dumps({"checksum": made.checksum, "fingerprint": made.fingerprint}))
+    print(json.dumps({"checksum": made.checksum}))
 """
 SCRIPT = """
 import frog, json, sys, hydragnn_hpo
@@ -103,7 +103,8 @@ def test_it_works_where_it_is_unpacked_and_needs_nothing_of_where_it_was(small, 
     unpack(archive, target, made["checksum"])
     shutil.rmtree(small)
 
-    done = subprocess.run([target / "env/bin/frog"], capture_output=True, text=True, env={})
+    outside = isolated_environment(target, {"PATH": os.environ["PATH"]})
+    done = subprocess.run([target / "env/bin/frog"], capture_output=True, text=True, env=outside)
 
     assert done.returncode == 0, done.stderr
     prefix, *files = json.loads(done.stdout)
@@ -119,21 +120,17 @@ def test_it_works_where_it_is_unpacked_and_needs_nothing_of_where_it_was(small, 
         capture_output=True,
         text=True,
         check=True,
-        env={},
+        env=outside,
     ).stdout
     assert str(Path(sys.base_prefix).resolve()) not in mapped  # nor its shared library
 
 
-def test_the_same_environment_gives_the_same_archive_which_is_not_written_again(small, tmp_path):
+def test_the_same_environment_gives_the_same_archive(small, tmp_path):
     archive = tmp_path / "env.tar.gz"
     first = pack(small, archive)
-    before = archive.stat().st_ino
     with tarfile.open(archive) as tar:
         names = tar.getnames()
-        manifest = json.load(tar.extractfile("manifest.json"))
-    assert names == ["manifest.json", *sorted(names[1:])]
     assert not [name for name in names if name.startswith("base")], "hosts have the interpreter"
-    assert manifest["files"] == len(names) - 1
     described = json.loads((tmp_path / "env.tar.gz.json").read_text())
     assert described["python"] == sys.version.split()[0]
     assert described["checksum"] == hashlib.sha256(archive.read_bytes()).hexdigest()
@@ -147,18 +144,11 @@ def test_the_same_environment_gives_the_same_archive_which_is_not_written_again(
     assert all(file.startswith(f"{target}/") for file in (frog, ours))
     assert json_file.startswith(sys.base_prefix)
 
-    assert pack(small, archive) == first
-    assert archive.stat().st_ino == before
-
-    archive.write_bytes(archive.read_bytes()[:-1])
     for path in small.rglob("*"):
         os.utime(path, follow_symlinks=False)
     (small / LIBRARY / "site-packages/frog/__pycache__").mkdir()
     (small / LIBRARY / "site-packages/frog/__pycache__/x.cpython-311.pyc").write_bytes(b"cache")
-    second = pack(small, archive)
-    assert archive.stat().st_ino != before
-    assert second["checksum"] == first["checksum"]
-    assert second["fingerprint"] != first["fingerprint"]  # which only spares work
+    assert pack(small, archive) == first
     (small / LIBRARY / "site-packages/frog/new.py").touch()
     assert pack(small, archive)["checksum"] != first["checksum"]
 
@@ -173,73 +163,72 @@ def test_what_cannot_be_packed_or_written_is_a_sentence(small, tmp_path):
     origin = {"url": "file:///home/me/toad", "dir_info": {"editable": True}}
     (about / "direct_url.json").write_text(json.dumps(origin))
     assert "toad is installed as a link" in pack(small, tmp_path / "env.tar.gz")["error"]
+    (about / "direct_url.json").unlink()
     (small / "conda-meta").mkdir()
-    assert "conda-pack" in pack(small, tmp_path / "env.tar.gz")["error"]
+    said = pack(small, tmp_path / "env.tar.gz")["error"]
+    assert "needs conda-pack" in said
+    assert "'hydragnn-hpo[pack]', or use a container." in said
     assert not list(tmp_path.glob("*env.tar*"))
 
 
-def test_links_to_files_become_files_and_others_stay_inside(tmp_path):
-    top, outside = tmp_path / "top", tmp_path / "outside"
-    (top / "lib").mkdir(parents=True)
-    outside.mkdir()
-    (outside / "file").write_text("x")
-    (top / "lib64").symlink_to("lib")
-    (top / "absolute").symlink_to(top / "lib")
-    (top / "away").symlink_to(outside / "file")
+CONDA_PACK = """
+import os, tarfile
+class CondaPackException(Exception): pass
+def pack(*, prefix, output, arcroot, ignore_editable_packages):
+    assert ignore_editable_packages, "this package may be a checkout"
+    if "refuse" in os.environ:
+        raise CondaPackException("files are missing")
+    with tarfile.open(output, "w") as tar:
+        tar.add(prefix, arcroot)
+"""
+"""What conda-pack does, as far as we call it; version 0.9.2 was tried."""
 
-    results = {member.info.name: member for member in walk(top, "env")}
+CONDA_UNPACK = """#!/bin/sh
+echo "$0" > "$(dirname "$0")/place"
+"""
 
-    assert sorted(results) == ["env/absolute", "env/away", "env/lib64"]
-    assert [results[f"env/{name}"].info.linkname for name in ("absolute", "lib64")] == [
-        "lib",
-        "lib",
-    ]
-    assert results["env/away"].info.isreg()
-    assert results["env/away"].info.size == 1
 
-    for leads in (outside, tmp_path / "nowhere"):
-        (top / "folder").symlink_to(leads)
-        with pytest.raises(ConfigError, match="which is not packed"):
-            list(walk(top, "env"))
-        (top / "folder").unlink()
+def test_conda_environments_are_written_by_conda_pack_and_finished_on_hosts(tmp_path, monkeypatch):
+    prefix = tmp_path / "conda"
+    for folder in ("conda-meta", "bin", "modules"):
+        (prefix / folder).mkdir(parents=True)
+    (prefix / "modules/conda_pack.py").write_text(CONDA_PACK)
+    for name, text in {"python": '#!/bin/sh\nexec "$@"\n', "conda-unpack": CONDA_UNPACK}.items():
+        (prefix / "bin" / name).write_text(text)
+        (prefix / "bin" / name).chmod(0o755)
+    monkeypatch.syspath_prepend(prefix / "modules")
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setattr(packed_environment, "_add_own", lambda tar: None)
+
+    made = pack_environment(tmp_path / "env.tar.gz")
+    unpack(made.path, tmp_path / "target", made.checksum)
+
+    place = (tmp_path / "target/env/bin/place").read_text()
+    assert place == f"{tmp_path}/target/env/bin/conda-unpack\n"
+    monkeypatch.setenv("refuse", "1")
+    with pytest.raises(ConfigError, match=r"conda-pack refuses \(files are missing\): mend"):
+        pack_environment(tmp_path / "env.tar.gz")
+    assert Pack.read(tmp_path / "env.tar.gz") == made
 
 
 # -- unpacking ---------------------------------------------------------------------------
 
-PYTHON = ("base/bin/python", b'#!/bin/sh\necho "$@" "$PYTHONPATH" "$PYTHONNOUSERSITE"\n')
+PYTHON = b'#!/bin/sh\necho "$@" "$PYTHONPATH" "$PYTHONNOUSERSITE"\n'
 
 
-def regular(name: str, content: bytes = b"", mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    member.mode = mode
-    return member, content
-
-
-def special(name: str, kind: bytes, leads: str = "") -> tuple[tarfile.TarInfo, bytes]:
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, leads
-    return member, b""
-
-
-def link(name: str, leads: str) -> tuple[tarfile.TarInfo, bytes]:
-    return special(name, tarfile.SYMTYPE, leads)
-
-
-def write_archive(file: Path, *members, changes: dict | None = None) -> str:
-    """Write an archive with an interpreter and a manifest that fits, unless told; its checksum."""
-    listed = [
-        regular(*PYTHON),
-        link("env/bin/python", "../../base/bin/python"),
-        regular("env/pyvenv.cfg"),
-        *members,
-    ]
-    size = sum(len(content) for _, content in listed)
-    manifest = {"format": 2, "files": len(listed), "bytes": size} | (changes or {})
+def write_archive(file: Path, name: str = "env/file", content: bytes = b"") -> str:
+    """Write an archive with an interpreter and one more file; gives its checksum."""
+    files = {"base/bin/python": PYTHON, "env/pyvenv.cfg": b"home = /elsewhere\n", name: content}
     with gzip.open(file, "wb") as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
-        first = json.dumps(manifest).encode()
-        for member, content in [regular("manifest.json", first), *listed]:
-            tar.addfile(member, io.BytesIO(content))
+        for path, text in files.items():
+            member = tarfile.TarInfo(path)
+            member.size = len(text)
+            member.mode = 0o755
+            tar.addfile(member, io.BytesIO(text))
+        link = tarfile.TarInfo("env/bin/python")
+        link.type = tarfile.SYMTYPE
+        link.linkname = "../../base/bin/python"
+        tar.addfile(link)
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -252,65 +241,7 @@ def refused(tmp_path: Path, file: Path, checksum: str) -> str:
     return str(caught.value)
 
 
-HOSTILE = {
-    "absolute": ([regular("/etc/hpo-was-here", b"x")], "would lie elsewhere"),
-    "upwards": ([regular("env/../../hpo-was-here", b"x")], "would lie elsewhere"),
-    "beside": ([regular("other/file", b"x")], "would lie elsewhere"),
-    "file as folder": ([regular("env/x", b"x"), regular("env/x/y", b"x")], "cannot be unpacked"),
-    "absolute link": ([link("env/a", "/etc/passwd")], "leads out of it"),
-    "link to the top": ([link("env/a", "..")], "leads out of it"),
-    "chain of links": (
-        [link("env/deep/er/up", "../.."), link("env/out", "deep/er/up/../..")],
-        "leads out of it",
-    ),
-    "through a link": ([link("env/d", "../.."), regular("env/d/hpo-was-here", b"x")], "cannot be"),
-    "hard link": ([special("env/a", tarfile.LNKTYPE, "/etc/passwd")], "neither a file nor a link"),
-    "device": ([special("env/a", tarfile.CHRTYPE)], "neither a file nor a link"),
-    "deep": ([regular("env/" + "d/" * 2100 + "f", b"x")], "cannot be unpacked"),
-    "twice": ([regular("env/a", b"x"), regular("env/a", b"y")], "cannot be unpacked"),
-}
-
-
-@pytest.mark.parametrize("case", HOSTILE)
-def test_nothing_lands_outside(tmp_path, case):
-    members, message = HOSTILE[case]
-    file = tmp_path / "env.tar.gz"
-
-    assert message in refused(tmp_path, file, write_archive(file, *members))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"files": 5}, "ends after 4 of 5 files"),
-        ({"files": 3}, "holds more than 3 files"),
-        ({"bytes": 5}, "of 5 bytes"),
-        ({"bytes": 1 << 60}, "are free"),
-        ({"format": 1}, "not of format 2"),
-        ({"files": None}, "cannot be unpacked"),
-    ],
-)
-def test_a_manifest_is_not_believed(tmp_path, changes, message):
-    file = tmp_path / "env.tar.gz"
-
-    assert message in refused(
-        tmp_path, file, write_archive(file, regular("env/a", b"x"), changes=changes)
-    )
-
-
-def endless_headers() -> bytes:
-    """Each long name may be followed by another: tarfile reads them by recursion."""
-    header = tarfile.TarInfo("././@LongLink")
-    header.type = tarfile.GNUTYPE_LONGNAME
-    header.size = 2
-    return gzip.compress((header.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")) * 3000)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"hello", gzip.compress(b"hello"), endless_headers()],
-    ids=["empty", "text", "gzip", "headers"],
-)
+@pytest.mark.parametrize("content", [b"", b"hello", gzip.compress(b"hello")])
 def test_what_is_no_archive_is_refused(tmp_path, content):
     file = tmp_path / "env.tar.gz"
     file.write_bytes(content)
@@ -327,15 +258,20 @@ def test_an_archive_that_is_missing_or_a_link_is_refused(tmp_path):
 
 def test_an_interpreter_that_is_not_here_is_named(tmp_path):
     file = tmp_path / "env.tar.gz"
-    checksum = write_archive(file, link("env/bin/python", "/no/such/python3.11"))
+    with tarfile.open(file, "w:gz") as tar:
+        link = tarfile.TarInfo("env/bin/python")
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/no/such/python3.11"
+        tar.addfile(link)
 
+    checksum = hashlib.sha256(file.read_bytes()).hexdigest()
     assert "wants /no/such/python3.11" in refused(tmp_path, file, checksum)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_a_truncated_archive_is_refused_even_with_a_checksum_that_fits(tmp_path, share):
     file = tmp_path / "env.tar.gz"
-    write_archive(file, *(regular(f"env/{n}", bytes(range(256)) * n) for n in range(40)))
+    write_archive(file, content=random.Random(1).randbytes(100_000))
     whole = file.read_bytes()
     file.write_bytes(whole[: int(share * len(whole))])
 
@@ -353,7 +289,7 @@ def shared(tmp_path) -> Path:
 
 @pytest.fixture
 def checksum(shared) -> str:
-    return write_archive(shared, regular("env/file", random.Random(1).randbytes(10_000)))
+    return write_archive(shared, content=random.Random(1).randbytes(10_000))
 
 
 @pytest.fixture
@@ -417,7 +353,7 @@ def test_what_a_sweeper_took_parts_of_is_unpacked_again(place, shared, checksum)
 
 def test_earlier_ones_are_removed_unless_agents_run_from_them(tmp_path, place, shared, checksum):
     files = [tmp_path / f"{n}.tar.gz" for n in range(3)]
-    sums = [write_archive(file, regular(f"env/{file.name}")) for file in files]
+    sums = [write_archive(file, f"env/{file.name}") for file in files]
     used, _, _ = (install(place, s, [f]) for s, f in zip(sums, files, strict=True))
     assert unpacked(place) == [sums[2][:16]]  # no agent held them so far
     install(place, sums[0], [files[0]])
@@ -438,16 +374,12 @@ def test_hosts_that_share_a_disk_unpack_once_and_remove_what_was_sent(tmp_path, 
     running = [
         subprocess.Popen(
             [*argv, f"$PLACE/{file.name}"],
-            env=environment | {"SLURMD_NODENAME": f"h{n}"},
-            stdout=subprocess.PIPE,
-            text=True,
+            env=environment,
         )
-        for n, file in enumerate(sent)
+        for file in sent
     ]
-    answers = [json.loads(process.communicate(timeout=120)[0]) for process in running]
 
-    assert sorted(answer["host"] for answer in answers) == ["h0", "h1", "h2"]
-    assert {answer["error"] for answer in answers} == {""}
+    assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
     assert unpacked(software_folder(str(tmp_path / "place"), {})) == [checksum[:16]]
     assert not any(file.exists() for file in sent)
 
@@ -480,6 +412,7 @@ def test_nothing_of_another_environment_is_found():
 
     assert isolated_environment(Path("/local/sum"), ours) == {
         "HOME": "/h",
+        "LD_LIBRARY_PATH": "/local/sum/base/lib",
         "PATH": "/local/sum/env/bin:/usr/bin",
         "PYTHONNOUSERSITE": "1",
         "VIRTUAL_ENV": "/local/sum/env",
@@ -508,7 +441,7 @@ def test_it_imports_little():
     """One process per host reads this from a file system that all share."""
     code = (
         "import sys; before = set(sys.modules)\n"
-        "import hydragnn_hpo.launching.environment\n"
+        "import hydragnn_hpo.launching.packed_environment\n"
         "top = {name.split('.')[0] for name in set(sys.modules) - before}\n"
         "assert top <= sys.stdlib_module_names | {'hydragnn_hpo'}, top\n"
         "ours = [name for name in sys.modules if name.startswith('hydragnn_hpo')]\n"
@@ -594,16 +527,13 @@ def test_an_archive_that_is_not_the_one_that_was_written_is_reported(tmp_path):
     beside = tmp_path / "env.tar.gz.json"
     with pytest.raises(ConfigError, match="hydragnn-hpo pack"):
         Pack.read(archive)
-    good = {"checksum": "c", "size": 5, "fingerprint": "f", "format": 2, "x": 1}
+    good = {"checksum": "c", "size": 5, "x": 1}
     beside.write_text(json.dumps(good | {"size": 6}))
     with pytest.raises(ConfigError, match=r"has size 5, env\.tar\.gz\.json says 6: pack again"):
-        Pack.read(archive)
-    beside.write_text(json.dumps(good | {"format": 1}))
-    with pytest.raises(ConfigError, match=r"says 1: pack again"):
         Pack.read(archive)
     for damaged in ("[]", "{", '{"size": 5}'):
         beside.write_text(damaged)
         with pytest.raises(ConfigError, match="is damaged"):
             Pack.read(archive)
     beside.write_text(json.dumps(good))
-    assert Pack.read(archive) == Pack(archive, "c", 5, "f")
+    assert Pack.read(archive) == Pack(archive, "c", 5)

@@ -5,8 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from processes import find_orphans
 
-from hydragnn_hpo.launching.process_control import RUN, end_orphans, find_orphans, run_tag
+from hydragnn_hpo.launching.process_control import RUN, end_orphans, run_tag
 
 SLEEP = [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(60)"]
 FORKS = [*SLEEP[:2], f"import os; os.fork(); {SLEEP[2]}"]

@@ -294,13 +294,16 @@ def test_plans_keep_to_what_there_is(waiting, begun, hosts, to_come):
         if machine.take(width, each.lanes):
             busy.append(RunningTask(replace(each, name=f"r{number}"), width, left))
     outlook = PlanningContext(restart_seconds=2.0, more_to_come=to_come > 0, to_come=to_come)
-    free, names = machine.free, machine.free_names
+    places = machine._free.copy()
+    free = machine.free
     actual = plan(waiting, busy, machine, outlook)
 
-    assert (machine.free, machine.free_names) == (free, names)
+    assert (machine._free == places).all()
     used = [slot for start in actual.starts for slot in start.slots]
     assert len(used) == len(set(used))
-    assert set(used) <= set(names)
+    rows, columns = places.nonzero()
+    names = {machine._names[row][column] for row, column in zip(rows, columns, strict=True)}
+    assert set(used) <= names
     known = {each.name: each for each in waiting}
     for start in actual.starts:
         assert start.width in known[start.name].widths

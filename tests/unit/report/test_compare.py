@@ -1,6 +1,5 @@
 """Campaigns side by side: costs counted by hand, and what must be said before they are read."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ from hydragnn_hpo.errors import ConfigError, HydraError
 from hydragnn_hpo.report.compare import (
     NEVER,
     RunComparison,
+    RunTable,
     compare_runs,
-    compare_sections,
     read_campaigns,
-    write_comparison,
+    tabulate_comparison,
 )
-from hydragnn_hpo.report.page_blocks import Table, Text
 
 CAMPAIGN = """
 name = "{name}"
@@ -107,20 +105,18 @@ def compared(*paths: Path, levels: tuple[tuple[str, float], ...] = ()) -> RunCom
     return compare_runs(read_campaigns(paths), levels)
 
 
-def table(comparison: RunComparison, key: str) -> dict[str, tuple[Any, ...]]:
-    every = [b for s in compare_sections(comparison) for b in s.blocks if isinstance(b, Table)]
-    (one,) = [block for block in every if block.key == key]
-    return {str(row[0]): row[1:] for row in one.rows}
+def table(comparison: RunComparison, title: str) -> dict[str, Any]:
+    blocks = [block for each in tabulate_comparison(comparison).values() for block in each]
+    (one,) = [b for b in blocks if isinstance(b, RunTable) and b.title == title]
+    return {name: tuple(cells) for name, cells in one.rows.items()}
 
 
 def costs(
     comparison: RunComparison, key: str, level: float
 ) -> list[tuple[float, float, int] | None]:
     """Return host-seconds, wall seconds and trials by run."""
-    (one,) = [
-        r for r in comparison.levels if (r.quantity.key, r.level) == (key, pytest.approx(level))
-    ]
-    return [f and (f.host_seconds, f.seconds, f.trials) for f in one.first]
+    (one,) = [r for r in comparison.reached if (r.quantity, r.level) == (key, pytest.approx(level))]
+    return [c and (c.host_seconds, c.seconds, c.trials) for c in one.by.values()]
 
 
 def test_costs_are_those_counted_by_hand(run: Any, faster: Any) -> None:
@@ -140,10 +136,10 @@ def test_levels_may_be_requested(run: Any, faster: Any) -> None:
     comparison = compared(*paths, levels=(("gap", 0.2), ("objective", 0.01)))
     assert costs(comparison, "val_mae.gap", 0.2) == [(20.0, 10.0, 1), (40.0, 20.0, 1)]
     assert costs(comparison, "objective", 0.01) == [None, None]
-    seen = table(comparison, "host_seconds")
+    seen = table(comparison, "host-seconds until")
     assert seen["val MAE gap 0.2 eV (asked for)"] == (20.0, 40.0)
     assert seen["objective 0.01 (asked for)"] == (NEVER, NEVER)
-    assert table(comparison, "trials")["val MAE gap 0.2 eV (asked for)"] == (1, 1)
+    assert table(comparison, "trials until")["val MAE gap 0.2 eV (asked for)"] == (1, 1)
     with pytest.raises(ConfigError, match=r"unknown quantity 'gp'. Did you mean 'gap'\?"):
         compared(*paths, levels=(("gp", 0.2),))
 
@@ -151,15 +147,15 @@ def test_levels_may_be_requested(run: Any, faster: Any) -> None:
 def test_tables_say_what_the_runs_are(run: Any, faster: Any) -> None:
     paths = run("one"), run("two", "quick", events=faster, space="[1, 2]")
     comparison = compared(*paths)
-    seen = table(comparison, "overview")
+    seen = table(comparison, "campaign")
     assert seen["host-hours [h]"] == (pytest.approx(100 / 3600), pytest.approx(40 / 3600))
     assert seen["trials failed"] == (1, 0)
     assert seen["trials completed"] == (3, 1)
     assert seen["hosts"] == (2, 2)
-    assert table(comparison, "errors")["val MAE gap [eV]"] == (0.3, 0.15)  # of the best trial each
-    assert table(comparison, "errors")["best trial"] == ("t1", "t0")
-    assert table(comparison, "values")["model.layers"] == (2, 1)
-    assert table(comparison, "ranges")["model.layers"] == ("differs", "1 to 4", "1, 2")
+    assert table(comparison, "error")["val MAE gap [eV]"] == (0.3, 0.15)  # of the best trial each
+    assert table(comparison, "error")["best trial"] == ("t1", "t0")
+    assert table(comparison, "value of the best trial")["model.layers"] == (2, 1)
+    assert table(comparison, "parameter")["model.layers"] == ("1 to 4", "1, 2")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +171,11 @@ def test_tables_say_what_the_runs_are(run: Any, faster: Any) -> None:
 def test_what_makes_runs_unlike_is_reported(changes: dict[str, Any], says: str, run: Any) -> None:
     comparison = compared(run("one"), run("two", "quick", **changes))
     assert any(says in warning for warning in comparison.warnings), comparison.warnings
-    texts = [b.text for s in compare_sections(comparison) for b in s.blocks if isinstance(b, Text)]
+    blocks = [block for each in tabulate_comparison(comparison).values() for block in each]
+    texts = [block for block in blocks if isinstance(block, str)]
     assert any(says in text for text in texts)
     assert (
-        comparison.same_data == bool(comparison.levels) == (changes.get("data", "same") == "same")
+        comparison.same_data == bool(comparison.reached) == (changes.get("data", "same") == "same")
     )
     assert comparison.same_data != any("not comparable" in text for text in texts)
 
@@ -186,8 +183,7 @@ def test_what_makes_runs_unlike_is_reported(changes: dict[str, Any], says: str, 
 def test_a_guess_and_the_same_unit_are_compared_as_a_guess(run: Any) -> None:
     comparison = compared(run("one"), run("two", "quick", unit="eV (guessed)"))
     assert not any("units" in warning for warning in comparison.warnings)
-    (quantity,) = [q for q in comparison.quantities if q.key == "val_mae.gap"]
-    assert quantity.unit == "eV (guessed)"
+    assert comparison.units["val_mae.gap"] == "eV (guessed)"
 
 
 def test_heads_that_not_all_have_are_named(run: Any, tmp_path: Path) -> None:
@@ -196,7 +192,7 @@ def test_heads_that_not_all_have_are_named(run: Any, tmp_path: Path) -> None:
     (message,) = [w for w in comparison.warnings if "not all runs have them" in w]
     assert "energy_per_atom" in message
     assert "gap" not in message.replace("energy_per_atom", "")
-    assert [q.key for q in comparison.quantities] == ["val_mae.gap"]
+    assert list(comparison.units) == ["val_mae.gap"]
 
 
 def test_commands_are_compared_by_their_goal(run: Any) -> None:
@@ -231,21 +227,7 @@ def test_what_is_no_comparison_is_refused(run: Any, tmp_path: Path) -> None:
 )
 def test_runs_are_distinguished(folders: Any, names: Any, labels: list[str], run: Any) -> None:
     paths = [run(folder, name) for folder, name in zip(folders, names, strict=True)]
-    assert [each.label for each in read_campaigns(paths)] == labels
-
-
-def test_a_page_is_written_and_names_are_only_text(run: Any, faster: Any, tmp_path: Path) -> None:
-    """Directories tell campaigns of one name apart, and may be called anything."""
-    comparison = compared(run("<img src=x>"), run("two", events=faster))
-    write_comparison(comparison, tmp_path / "x.html")
-    page = (tmp_path / "x.html").read_text()
-    assert "<img src=x>" not in page
-    assert "&lt;img src=x&gt;" in page
-    values = dict(re.findall(r'data-key="([^"]*)" value="([^"]*)"', page))
-    host_hours = {
-        k: float(v) for k, v in values.items() if k.startswith("runs.overview.host-hours")
-    }
-    assert sorted(host_hours.values()) == [pytest.approx(40 / 3600), pytest.approx(100 / 3600)]
+    assert [each.summary.label for each in read_campaigns(paths)] == labels
 
 
 def test_a_unit_gives_no_orders_to_a_terminal(run: Any, capsys: Any) -> None:
