@@ -454,7 +454,8 @@ def test_tails_are_heavy_where_few_structures_differ_from_what_elements_explain(
     random = np.random.default_rng(1)
     weights = random.dirichlet(np.ones(3), 400)
     explained = weights @ np.array([1.0, -2.0, 4.0])
-    normal, laplace = random.normal(size=400), random.laplace(size=400)
+    normal = random.normal(size=400)
+    laplace = random.laplace(size=400)
     few = np.where(np.arange(400) < 16, 3.0, 0.1 * normal)
     for rest, heavy in ((normal, False), (laplace, False), (few, True), (0.0 * few, False)):
         assert has_heavy_tails(explained + rest, weights) == heavy
