@@ -79,8 +79,7 @@ class ParquetWriter(Writer):
         if layout.names("node"):
             fields.append(arrow.field("numbers", arrow.list_(arrow.int16())))
         fields += [arrow.field(key, arrow.string()) for key in ("trust", "error", *layout.keep)]
-        about = {"provenance": layout.provenance(), "units": layout.manifest.units()}
-        return arrow.schema(fields, {"hydragnn_hpo": json.dumps(about)})
+        return arrow.schema(fields, {"hydragnn_hpo": json.dumps(layout.describe())})
 
     def _fields(self, name: str) -> Iterator["pyarrow.Field"]:
         """Yield the columns of a head: the name of a class, then the numbers."""
