@@ -4,11 +4,12 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hydragnn_hpo.campaign.dispatch import Dispatch
+from hydragnn_hpo.campaign.energy_accounting import charge_epoch, sum_finite
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.outcome import (
@@ -247,9 +248,9 @@ class Attempts:
             self.event_store.append("checkpoint", durable=False, trial=trial.name, **reached)
 
     def _epoch(self, trial: Trial, record: dict[str, Any]) -> None:
-        seconds = _sum(record.get(part, 0.0) for part in ("train_seconds", "val_seconds"))
+        seconds = sum_finite(record.get(part, 0.0) for part in ("train_seconds", "val_seconds"))
         fresh = trial.width not in trial.seconds
-        joules = _sum(_region_joules(parts) for parts in dict(record.get("energy", {})).values())
+        joules = charge_epoch(record.get("energy", {}))
         objective = finite_number(record["objective"])
         value = read_epoch_objective(self.config.search.objective, record, self.dispatch.spreads)
         self.event_store.append(
@@ -416,17 +417,6 @@ def _package(config: Any) -> str:
     """Return the package of a trial's own code: that of the user's conv, or this package."""
     conv = config.model.conv if isinstance(config, TrialConfig) else ""
     return package_of(conv) if is_user_conv(conv) else OURS
-
-
-def _region_joules(parts: Mapping[str, Any]) -> float:
-    """Return the joules of a region; ``host`` includes all other parts (``training.energy``)."""
-    by_part = dict(parts)
-    return _sum([by_part["host"]] if "host" in by_part else by_part.values())
-
-
-def _sum(values: Iterable[Any]) -> float:
-    """Return the sum of the finite values; 0, which the cost model ignores, if there are none."""
-    return finite_number(sum(finite_number(value) or 0.0 for value in values)) or 0.0
 
 
 def replay_stop_rule(config: CampaignConfig, event_store: EventStore) -> TrialPruner:

@@ -10,11 +10,13 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.launching import CounterSample, Event, Slot
+from hydragnn_hpo.search import finite_number
 
 EnergyPortion = tuple[float, tuple[str, ...]]
 """Joules, and the slots that share them equally; no slots if no slot uses the device."""
@@ -68,6 +70,21 @@ def charge_energy(
                 charged += part
         idle += joules - charged
     return EnergyShares(dict(trials), idle)
+
+
+def charge_epoch(by_region: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the joules that the ranks of a trial read in an epoch; 0 if they read none.
+
+    Args:
+        by_region: by region of the epoch, joules by part; ``host`` includes all other parts.
+    """
+    regions = [dict(parts) for parts in dict(by_region).values()]
+    return sum_finite(parts.get("host", sum_finite(parts.values())) for parts in regions)
+
+
+def sum_finite(values: Iterable[Any]) -> float:
+    """Return the sum of the finite values; 0, which the cost model ignores, if there are none."""
+    return finite_number(sum(finite_number(value) or 0.0 for value in values)) or 0.0
 
 
 IN_A_ROW = 10

@@ -14,7 +14,6 @@ from typing import Any
 
 from hydragnn_hpo.campaign.backends import start_profile
 from hydragnn_hpo.campaign.promotion import CURVE_SHARES, choose_curve_epochs, choose_promotions
-from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config import CampaignConfig, ProfileConfig, TrialConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.journal_events import SearchedValues
@@ -289,22 +288,20 @@ def forecast_campaign(
     machine: ForecastMachine,
     priced: Mapping[str, PricedTrial],
     *,
-    state: State | None = None,
     refused: int = 0,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Forecast:
-    """Run a campaign, or what is left of one, on a simulated machine.
+    """Run a campaign on a simulated machine.
 
     Args:
         config: the campaign.
         machine: the machine.
         priced: its trials, in the order in which they are proposed.
-        state: how it stands; from the beginning if left out.
         refused: trials that could not be priced.
         report: called with the pieces of work that have ended and with all so far.
     """
-    works = list(_works(config, priced, state or State()))
-    promotion = PromotionSimulation(config, works, priced, state)
+    works = [each.work(0, config.search.rungs[0]) for each in priced.values()]
+    promotion = PromotionSimulation(config, works, priced)
 
     def promote(work: str, now: float) -> Iterator[SimulatedWork]:
         yield from promotion.ended(work, now)
@@ -315,20 +312,6 @@ def forecast_campaign(
     every = (*works, *promotion.added)
     repeats = frozenset(promotion.curve), frozenset(promotion.folds)
     return Forecast(machine, priced, refused, simulated, every, *repeats)
-
-
-def _works(
-    config: CampaignConfig, priced: Mapping[str, PricedTrial], state: State
-) -> list[SimulatedWork]:
-    """Return what every trial has to do next; those at rest have nothing."""
-    works = []
-    for name, each in priced.items():
-        trial = state.trials.get(name)
-        if trial is None:
-            works.append(each.work(0, config.search.rungs[0]))
-        elif trial.status in ("queued", "running") and trial.until > trial.epoch:
-            works.append(each.work(trial.epoch, trial.until))
-    return works
 
 
 def _least(works: Sequence[SimulatedWork], slots: int) -> float:
@@ -381,32 +364,26 @@ class PromotionSimulation:
         config: CampaignConfig,
         works: Sequence[SimulatedWork],
         trials: Mapping[str, PricedTrial],
-        state: State | None = None,
     ) -> None:
-        """Start with what is to be done, and with what rests already.
+        """Start with what is to be done.
 
         Args:
             config: the campaign.
             works: what its trials do first, named ``TRIAL@EPOCHS``.
             trials: all its trials by name.
-            state: how it stands; from the beginning if left out.
         """
         self.config = config
         self.search = config.search
         self.trials = trials
         self.left = len(works)
         self.added: list[SimulatedWork] = []
-        state = state or State()
-        self.closed = state.closed or state.ending
-        self.results = [list(state.results.get(rung, [])) for rung in self.search.rungs]
-        self.reseeds = 0 if state.ending else max(config.ensemble.reseed, state.reseed)
-        self.reseeded = dict(state.reseeded)
-        self.curve = set(state.curve.values())
-        self.folds = set(state.folds.values())
-        self.no_curve = state.ending or state.finished or bool(state.curve or state.reseed)
-        cross = config.ensemble.fit == "cross"
-        self.no_folds = not cross or state.ending or state.finished or bool(state.folds)
-        self.promoted = [set(state.promoted.get(rung, set())) for rung in self.search.rungs]
+        self.results: list[list[RungResult]] = [[] for _ in self.search.rungs]
+        self.promoted: list[set[str]] = [set() for _ in self.search.rungs]
+        self.reseeded: dict[str, str] = {}
+        self.curve = set[str]()
+        self.folds = set[str]()
+        self.no_curve = False
+        self.no_folds = config.ensemble.fit != "cross"
 
     def ended(self, work: str, now: float) -> Iterator[SimulatedWork]:
         """Yield the work that follows when a piece of work has ended."""
@@ -416,12 +393,8 @@ class PromotionSimulation:
             return
         rung = self.search.rungs.index(int(until))
         self.results[rung].append(RungResult(name, self._objective(name)))
-        promotions: list[Promotion] = []
-        if not self.closed:
-            resting = self.left == 0
-            promotions = choose_promotions(
-                self.search, self.results, self.promoted, resting=resting
-            )
+        resting = self.left == 0
+        promotions = choose_promotions(self.search, self.results, self.promoted, resting=resting)
         for promotion in promotions:
             yield self._promote(promotion)
         if not promotions and self.left == 0:
@@ -434,7 +407,7 @@ class PromotionSimulation:
         last = self.search.rungs[-1]
         done = self.results[-1]
         best = sorted((r.objective, r.trial) for r in done if r.objective is not None)
-        for _, parent in best[: self.reseeds]:
+        for _, parent in best[: self.config.ensemble.reseed]:
             if parent not in self.reseeded:
                 self.reseeded[parent] = parent + AGAIN
                 work = self.trials[parent].work(0, last)

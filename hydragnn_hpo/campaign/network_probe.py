@@ -326,7 +326,7 @@ def _compare(check: str, alike: Sequence[Finding]) -> list[Finding]:
     if not slow:
         return list(alike)
     median = next(iter(slow.values()))
-    usual = min(alike, key=lambda f: abs((f.figure or 0.0) - median)).found
+    usual = min(alike, key=lambda f: abs((f.figure or 0.0) - median)).observed
     cure = (
         "One of the two, or a wire between them: leave the host out that is in other slow pairs, "
         "too."

@@ -39,7 +39,7 @@ class RunningTrial:
     objective: float | None
     epoch_seconds: float | None
     """Its newest epoch at its present width."""
-    asked: str | None
+    stop_reason: str | None
     """Why it is asked to end, None while it may go on."""
     ends_in: float | None = None
     """Predicted seconds until it has reached its rung; None before anything is known."""
@@ -269,7 +269,7 @@ def running_trials(state: State, most: int, now: float | None = None) -> tuple[R
             until=t.until,
             objective=t.objective,
             epoch_seconds=t.seconds.get(t.width),
-            asked=t.stop_reason,
+            stop_reason=t.stop_reason,
             ends_in=_ends_in(t, now),
         )
         for t in shown

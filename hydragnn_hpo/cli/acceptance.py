@@ -277,7 +277,7 @@ def compare_results(
     return Finding(
         check=check,
         state="ok" if good else "wrong",
-        found=f"validation MAE {apart:.1e} apart" if apart else "the same in every digit",
+        observed=f"validation MAE {apart:.1e} apart" if apart else "the same in every digit",
         expected=f"at most {most:.0e} in MAE" if most else "the same in every bit",
         cure="" if good else cure,
         hosts=hosts,
@@ -400,7 +400,7 @@ def check_campaign(
         Finding(
             check="trials at a rung",
             state="ok" if rested else "wrong",
-            found=f"{len(rested)} of {len(trials)} that began",
+            observed=f"{len(rested)} of {len(trials)} that began",
             expected="some",
             cure="" if rested else "read status and logs of the campaign, or use more --minutes.",
             figure=float(len(rested)),
@@ -409,7 +409,7 @@ def check_campaign(
         Finding(
             check="results kept",
             state="wrong" if problems else "ok",
-            found="; ".join(problems[:3]) or f"all of {len(rested)} trials",
+            observed="; ".join(problems[:3]) or f"all of {len(rested)} trials",
             expected="all, and no trial fails",
             cure="read the logs in the trials' folders." if problems else "",
             figure=float(len(problems)),
@@ -425,7 +425,7 @@ def _check_hosts(events: Sequence[JournalEvent], hosts: Collection[str]) -> Find
     return Finding(
         check="hosts with trials",
         state="wrong" if idle or not used else "ok",
-        found=f"{len(used)} of {len(used.union(hosts))}",
+        observed=f"{len(used)} of {len(used.union(hosts))}",
         expected="all",
         cure="see the agents' logs of these hosts, and doctor's findings." if idle else "",
         hosts=tuple(idle),

@@ -1,8 +1,8 @@
 """The states of a run's batch jobs, for ``status``, ``submit``, ``stop`` and ``pause``."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from hydragnn_hpo.cli.words import count
 from hydragnn_hpo.launching import QueueEntry, query_jobs
@@ -34,14 +34,6 @@ class BatchJobStatus:
         if self.state == "unknown" and self.id:
             return "in a state that the scheduler does not tell"
         return f"{self.state} ({self.why})" if self.why else self.state
-
-    def to_plain(self) -> dict[str, Any]:
-        """Convert to plain data for JSON.
-
-        Returns:
-            Every field by its name.
-        """
-        return asdict(self)
 
 
 def read_job_statuses(

@@ -280,7 +280,7 @@ class FindingRow:
     check: str
     state: "State"
     where: str
-    found: str
+    observed: str
     expected: str
     cure: str
 
@@ -298,7 +298,7 @@ def rows_of(findings: "Sequence[Finding]") -> list[FindingRow]:
             check=check,
             state=state,
             where=where_of(by[state], total),
-            found=_span(by[state]),
+            observed=_span(by[state]),
             expected=_most_common([finding.expected for finding in by[state]]),
             cure=" ".join([*dict.fromkeys(each.cure for each in by[state] if each.cure)][:2]),
         )
@@ -332,13 +332,13 @@ def where_of(alike: "Sequence[Finding]", total: int) -> str:
 
 def _span(alike: "Sequence[Finding]") -> str:
     """Return what was found: one value, from the least to the largest, or the most common."""
-    values = [finding.found for finding in alike]
+    values = [finding.observed for finding in alike]
     if len(set(values)) == 1:
         return values[0]
     numbered = [finding for finding in alike if finding.figure is not None]
     if len(numbered) == len(alike):
         ends = [end(numbered, key=lambda f: f.figure or 0.0) for end in (min, max)]
-        return f"{ends[0].found} to {ends[1].found}"
+        return f"{ends[0].observed} to {ends[1].observed}"
     return _most_common(values)
 
 
@@ -362,7 +362,7 @@ def findings_table(findings: "Sequence[Finding]", title: str) -> "FittedTable":
     last = ""
     for row in rows_of(findings):
         colour = COLOURS[row.state]
-        text = Text(row.found)
+        text = Text(row.observed)
         if row.expected and row.state != "ok":
             text.append(f" (expected: {row.expected})", "dim")
         if row.cure:

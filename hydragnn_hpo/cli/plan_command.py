@@ -13,7 +13,7 @@ from hydragnn_hpo.cli.run_command import MachineOption
 CampaignArgument = Annotated[
     str,
     typer.Argument(
-        help="Campaign file, the name of a shipped one, or a run directory.",
+        help="Campaign file, or the name of a shipped one.",
         autocompletion=complete_campaign,
     ),
 ]
@@ -87,7 +87,7 @@ def plan(
     figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forecast time and cost of a campaign, or of the rest of a run, with the real planner."""
+    """Forecast time and cost of a campaign with the real planner."""
     from hydragnn_hpo.cli import plan_report
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
@@ -97,12 +97,13 @@ def plan(
         raise ConfigError(f"--figure {figure}: is drawn as PNG; give it a name that ends in .png.")
     changes = parse_settings(settings or ())
     request = plan_report.PlanRequest(machine, hosts, slots, trials, structures, failures, changes)
-    run = RunDir(Path(campaign))
+    if RunDir(Path(campaign)).campaign.exists():
+        raise ConfigError(
+            f"{campaign}: is a run: 'hydragnn-hpo report {campaign}' shows predicted and actual "
+            "times, 'hydragnn-hpo status' what is left; plan takes a campaign file."
+        )
     with ProgressDisplay("drawing trials", quiet=as_json) as display:
-        if run.campaign.exists():
-            planned = plan_report.plan_run(run, request, display)
-        else:
-            planned = plan_report.plan_campaign(campaign, request, display)
+        planned = plan_report.plan_campaign(campaign, request, display)
     if figure is not None:
         plan_report.draw_plan(planned, figure)
     if as_json:

@@ -1,23 +1,19 @@
-"""The forecasts of ``plan``, from a campaign or a run, as text, JSON and a figure."""
+"""The forecast of a campaign for ``plan``, as text, JSON and a figure."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+
+from pydantic import JsonValue
 
 from hydragnn_hpo.campaign import (
     Forecast,
     ForecastMachine,
-    JournalHistory,
     PricedTrial,
-    SlotLedger,
-    State,
     TrialPricer,
     configuration_of,
-    find_conv,
     forecast_campaign,
-    read_journal,
     rung_of,
     sample_configurations,
 )
@@ -26,28 +22,22 @@ from hydragnn_hpo.cli.words import count, duration, percent
 from hydragnn_hpo.config import (
     HERE,
     CampaignConfig,
-    TrialConfig,
     find_profile,
-    load_config,
 )
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.file_records import StoreStats
-from hydragnn_hpo.journal_events import EpochEvent, JournalEvent, SearchedValues
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.launching import detect_slots
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.pipeline import (
     Changes,
     DataKnown,
     data_of_campaign,
-    data_of_run,
     load_campaign,
 )
 from hydragnn_hpo.placement import (
     Bar,
     CostModel,
-    TrialPrediction,
-    compare_with_prediction,
-    typical_error,
 )
 from hydragnn_hpo.report import Chart, draw_gantt
 from hydragnn_hpo.resources import find_resource
@@ -79,9 +69,6 @@ SHOWN_WIDTHS = 5
 MOST_PLANNED = 5000
 """Most trials that are simulated; the time to do so grows with their square."""
 
-COMPARED = 20
-"""Finished trials that are listed: those with the largest errors of prediction."""
-
 MOST_COLOURS = 6
 """Kinds of trials above which bars are coloured by rung instead."""
 
@@ -102,23 +89,12 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """A forecast, and for a run also its past."""
+    """A campaign and its forecast."""
 
     config: CampaignConfig
     data: str
     """Where the sizes of the data are from, in words."""
-    forecast: Forecast | None
-    """None if nothing is left to do."""
-    comparisons: tuple[TrialPrediction, ...] = ()
-    """Predicted and actual seconds of the trials that ended; empty for a campaign."""
-    bars: tuple[Bar, ...] = ()
-    """Past activity of a run's slots; empty for a campaign."""
-    slots: tuple[str, ...] = ()
-    """All slots of the run."""
-    labels: dict[str, str] = field(default_factory=dict)
-    """Kind of each trial of the run, which decides the colour of its bars."""
-    trained: float = 0.0
-    """Share of the run's slot time in training, from 0 to 1."""
+    forecast: Forecast
 
 
 def plan_campaign(
@@ -205,113 +181,14 @@ def read_campaign(campaign: str, request: PlanRequest) -> KnownCampaign:
     return KnownCampaign(config, data, _choose_machine(config, request))
 
 
-def plan_run(
-    run: RunDir, request: PlanRequest, display: ProgressDisplay | None = None
-) -> PlanReport:
-    """Compare the duration of a run's trials with the prediction, and forecast the rest of the run.
-
-    Args:
-        run: the run directory.
-        request: options of the command.
-        display: shows the progress; None for nothing.
-
-    Raises:
-        ConfigError: the settings of the campaign are to be changed.
-        RunError: no trial was placed yet, or its journal is damaged.
-    """
-    if request.changes:
-        raise ConfigError(
-            f"{run.path}: is a run, whose settings stay as they are: leave --set out, or plan its "
-            "campaign file."
-        )
-    config = load_config(run.campaign, CampaignConfig)
-    history = JournalHistory(read_journal(run.journal))
-    events, state, ledger = history.events, history.state, history.ledger
-    machine = _choose_machine(config, request, ledger)
-    data = data_of_run(config, run)
-    pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
-    display = display or ProgressDisplay("", quiet=True)
-    left = None if state.finished else _left(pricing, state, events, request, display)
-    return PlanReport(
-        config,
-        data.origin,
-        left if left is not None and left.works else None,
-        comparisons=tuple(compare_with_prediction(events)),
-        bars=tuple(history.slots.bars),
-        slots=history.slots.all_slots,
-        labels={name: find_conv(t, config) or "training" for name, t in state.trials.items()},
-        trained=ledger.utilization().share("training"),
-    )
-
-
-def _left(
-    pricing: TrialPricer,
-    state: State,
-    events: Sequence[JournalEvent],
-    request: PlanRequest,
-    display: ProgressDisplay,
-) -> Forecast:
-    """Forecast the rest of a run, with prices that its own epochs have corrected.
-
-    Args:
-        pricing: prices trials.
-        state: how the run stands.
-        events: its journal.
-        request: options of the command.
-        display: shows the progress.
-    """
-    config = pricing.config
-    known = _known(pricing, state, events)
-    budget = (request.trials or config.search.trials) + state.added
-    missing = _check_plannable(0 if state.ending else max(0, budget - state.searched))
-    values = sample_configurations(
-        config, missing, [trial.values for trial in state.trials.values()]
-    )
-    new, refused = _price_all(pricing, values, first=len(state.trials), display=display)
-    return forecast_campaign(
-        config,
-        pricing.machine,
-        known | new,
-        state=state,
-        refused=refused,
-        report=_simulation_report(display),
-    )
-
-
-def _known(
-    pricing: TrialPricer, state: State, events: Sequence[JournalEvent]
-) -> dict[str, PricedTrial]:
-    """Price a run's trials with a cost model that has observed all its epochs."""
-    trials = {name: t for name, t in state.trials.items() if t.reason != "bad_config"}
-    configs = {name: pricing.configure(name, trial.values) for name, trial in trials.items()}
-    for event in events:
-        if event["event"] == "epoch" and (config := configs.get(event["trial"])) is not None:
-            _observe(pricing.costs, config, trials[event["trial"]].values, event)
-    return {
-        name: pricing.price_configured(name, trials[name].values, c) for name, c in configs.items()
-    }
-
-
-def _observe(costs: CostModel, config: Any, values: SearchedValues, event: EpochEvent) -> None:
-    if isinstance(config, TrialConfig):
-        costs.observe(config, event["width"], event["seconds"])
-    else:
-        costs.observe_values(values, event["width"], event["seconds"])
-
-
-def _choose_machine(
-    config: CampaignConfig, request: PlanRequest, ledger: SlotLedger | None = None
-) -> ForecastMachine:
-    """Choose the machine to simulate: as requested, else the run's, the campaign's, the profile's.
+def _choose_machine(config: CampaignConfig, request: PlanRequest) -> ForecastMachine:
+    """Choose the machine to simulate: as requested, else the campaign's, the profile's.
 
     Raises:
         ConfigError: there is no such profile, or it has fewer hosts.
     """
     profile = find_profile(request.machine or config.machine.profile)
     hosts, slots = request.hosts, request.slots
-    if ledger is not None and request.machine is None and ledger.slots:
-        hosts = hosts or ledger.hosts[0]
-        slots = slots or max(1, ledger.slots // ledger.hosts[0])
     hosts = hosts or config.machine.hosts or profile.hosts or 1
     if hosts > profile.hosts > 1:
         raise ConfigError(
@@ -376,14 +253,8 @@ def report_lines(planned: PlanReport) -> Iterator[str]:
     """Yield the lines of the report."""
     search, forecast = planned.config.search, planned.forecast
     rungs = " -> ".join(map(str, search.rungs))
-    if planned.comparisons:
-        yield from _hindsight(planned)
-    if forecast is None:
-        yield f"{planned.config.name}: nothing is left to do"
-        return
-    what = "what is left: " if planned.bars else ""
     yield (
-        f"{planned.config.name}: {what}{count(forecast.trials, 'trial')}, epochs {rungs}, "
+        f"{planned.config.name}: {count(forecast.trials, 'trial')}, epochs {rungs}, "
         f"{count(search.finalists, 'finalist')}"
     )
     yield f"machine      {_describe_machine(forecast)}"
@@ -495,110 +366,17 @@ def _trust(forecast: Forecast) -> str:
     )
 
 
-def _hindsight(planned: PlanReport) -> Iterator[str]:
-    """Yield predicted and actual seconds of the trials that ended."""
-    rows = planned.comparisons
-    error = typical_error(rows) or 0.0
-    yield (
-        f"{planned.config.name}: {count(len(rows), 'trial')} ended; seconds per epoch were off by "
-        f"a factor of {math.exp(error):.2f} in the median when they were placed"
-    )
-    worst = sorted(rows, key=lambda row: -abs(math.log(max(row.ratio, 1e-9))))[:COMPARED]
-    yield f"{'trial':8} {'ranks':>5} {'predicted':>10} {'actual':>10} {'ratio':>6}"
-    for row in worst:
-        numbers = f"{row.predicted:>10.3g} {row.actual:>10.3g} {row.ratio:>6.2f}"
-        yield f"{row.trial:8} {row.width:>5} {numbers}"
-    if len(rows) > len(worst):
-        yield f"and {len(rows) - len(worst)} more that were priced better"
+def report_plain(planned: PlanReport) -> dict[str, JsonValue]:
+    """Return the report as plain data for JSON; times are seconds unless a name says otherwise.
+
+    Returns:
+        ``campaign``; ``data``: where its sizes are from; ``forecast``.
+    """
+    forecast = _plain(planned.forecast)
+    return {"campaign": planned.config.name, "data": planned.data, "forecast": forecast}
 
 
-class LongestTrial(TypedDict):
-    """The trial that takes longest even at its most efficient width."""
-
-    trial: str
-    seconds: float
-
-
-class ForecastJson(TypedDict):
-    """``campaign.Forecast`` as JSON; times are in seconds unless a name says otherwise."""
-
-    machine: str
-    """Name of the profile."""
-    hosts: int
-    slots_per_host: int
-    trials: int
-    curve_fits: int
-    """Fits of the learning curve, which are not among the trials."""
-    fold_fits: int
-    """Fits of a cross-fitted ensemble, which are not among the trials."""
-    refused: int
-    """Drawn configurations that are no valid trial."""
-    makespan: float
-    host_hours: float
-    useful: float
-    """Share of slot time in work that one rank would do, too, from 0 to 1."""
-    shares: dict[str, float]
-    """Share of slot time by cause, see ``CAUSES``; they sum to 1."""
-    widths: dict[int, int]
-    """Number of attempts by number of ranks."""
-    restarts: int
-    """Attempts that were restarted with a better width."""
-    failed_hosts: int
-    unfinished: int
-    """Trials that are not finished when the allocation ends."""
-    longest: LongestTrial
-    advice: list[str]
-    sigma: float
-    """Standard deviation of the logarithm of the prices' error."""
-
-
-class ComparedTrial(TypedDict):
-    """The first attempt of a trial that ended."""
-
-    trial: str
-    width: int
-    """Ranks."""
-    predicted: float
-    """Seconds per epoch."""
-    actual: float
-    """Seconds per epoch, the median of its epochs."""
-    ratio: float
-    """Actual over predicted."""
-
-
-class PlanJson(TypedDict):
-    """``PlanReport`` as JSON."""
-
-    campaign: str
-    data: str
-    ended: list[ComparedTrial]
-    typical_error: float | None
-    """Median of the absolute logarithm of the ratios; None without any."""
-    forecast: ForecastJson | None
-
-
-def report_plain(planned: PlanReport) -> PlanJson:
-    """Return the report as plain data for JSON."""
-    return {
-        "campaign": planned.config.name,
-        "data": planned.data,
-        "ended": [_compared(row) for row in planned.comparisons],
-        "typical_error": typical_error(planned.comparisons),
-        "forecast": None if planned.forecast is None else _plain(planned.forecast),
-    }
-
-
-def _compared(row: TrialPrediction) -> ComparedTrial:
-    return {
-        "trial": row.trial,
-        "width": row.width,
-        "predicted": row.predicted,
-        "actual": row.actual,
-        "ratio": row.ratio,
-    }
-
-
-def _plain(forecast: Forecast) -> ForecastJson:
+def _plain(forecast: Forecast) -> dict[str, JsonValue]:
     went, machine = forecast.simulated, forecast.machine
     return {
         "machine": machine.profile.name,
@@ -611,19 +389,19 @@ def _plain(forecast: Forecast) -> ForecastJson:
         "makespan": went.makespan,
         "host_hours": forecast.host_hours,
         "useful": went.useful,
-        "shares": went.shares,
-        "widths": forecast.widths,
+        "shares": {**went.shares},
+        "widths": {str(width): number for width, number in forecast.widths.items()},
         "restarts": went.restarts,
         "failed_hosts": went.failed_hosts,
         "unfinished": len(went.unfinished),
         "longest": {"trial": forecast.longest[0], "seconds": forecast.longest[1]},
-        "advice": list(advice_lines(forecast)),
+        "advice": [*advice_lines(forecast)],
         "sigma": forecast.sigma,
     }
 
 
 def draw_plan(planned: PlanReport, out: Path) -> None:
-    """Draw which trial held which slots when; for a campaign, in the simulation.
+    """Draw which trial holds which slots when in the simulation.
 
     Args:
         planned: the report.
@@ -632,22 +410,8 @@ def draw_plan(planned: PlanReport, out: Path) -> None:
     Raises:
         RunError: there are no bars to draw.
     """
-    draw_gantt(_past(planned) if planned.bars else _future(planned), out)
-
-
-def _past(planned: PlanReport) -> Chart:
-    seconds = max(bar.end for bar in planned.bars)
-    heading = (
-        f"{planned.config.name}: {count(len(planned.labels), 'trial')} in {duration(seconds)}, "
-        f"{percent(planned.trained)} of slot-time in training"
-    )
-    colours = _colouring(planned.bars, planned.labels)
-    return Chart(planned.bars, planned.slots, seconds, heading, colours)
-
-
-def _future(planned: PlanReport) -> Chart:
     forecast = planned.forecast
-    if forecast is None or not forecast.simulated.bars:
+    if not forecast.simulated.bars:
         raise RunError(
             f"campaign '{planned.config.name}': leave --figure out, there is nothing to draw."
         )
@@ -659,7 +423,7 @@ def _future(planned: PlanReport) -> Chart:
         f"{planned.config.name} on {machine.profile.name}: {count(forecast.trials, 'trial')} in "
         f"{duration(went.makespan)}, {percent(went.shares['training'])} of slot-time in training"
     )
-    return Chart(went.bars, slots, went.makespan, heading, _colouring(went.bars, labels))
+    draw_gantt(Chart(went.bars, slots, went.makespan, heading, _colouring(went.bars, labels)), out)
 
 
 def _colouring(bars: Sequence[Bar], labels: Mapping[str, str]) -> Callable[[Bar], str]:

@@ -94,9 +94,7 @@ def dashboard(run_dir: RunArgument, port: PortOption = 0) -> None:
 
 
 def importance(
-    run_dirs: Annotated[
-        list[Path], typer.Argument(help="Run directories; several over one space are pooled.")
-    ],
+    run_dir: RunArgument,
     target: Annotated[
         str | None, typer.Option(help="mae, cost, memory or failure; all of them if left out.")
     ] = None,
@@ -111,22 +109,38 @@ def importance(
         METHODS,
         analyse_importance,
         choose_targets,
-        pool_runs,
+        observe_trials,
         read_facts,
     )
 
-    wanted = _choose_importance_targets(target, head)
-    config, rows = pool_runs([read_facts(RunDir(path)) for path in run_dirs])
-    chosen = choose_targets(rows, config.search.objective, wanted)
-    analyses = [analyse_importance(config, rows, each) for each in chosen]
+    keys = _choose_importance_targets(target, head)
+    facts = read_facts(RunDir(run_dir))
+    rows = observe_trials(facts)
+    chosen = choose_targets(rows, facts.config.search.objective, keys)
+    analyses = [analyse_importance(facts.config, rows, each) for each in chosen]
     if as_json:
-        plain = [each.to_plain() for each in analyses]
-        about = {"runs": [str(path) for path in run_dirs], "methods": METHODS}
-        typer.echo(json.dumps({**about, "targets": plain}))
+        targets = [_importance_entry(each) for each in analyses]
+        about = {"runs": [str(run_dir)], "methods": METHODS}
+        typer.echo(json.dumps({**about, "targets": targets}))
         return
     for each in analyses:
         _print_importance(each)
     typer.echo(METHODS)
+
+
+def _importance_entry(analysis: "Importance") -> dict[str, object]:
+    import msgspec
+
+    return {
+        "target": analysis.target.key,
+        "label": analysis.target.label,
+        "logarithm": analysis.target.log,
+        "trials": analysis.trials,
+        "out_of_bag_r2": analysis.skill,
+        "trusted": analysis.doubt is None,
+        "doubt": analysis.doubt,
+        "parameters": msgspec.to_builtins(analysis.effects),
+    }
 
 
 def _choose_importance_targets(target: str | None, head: str | None) -> tuple[str, ...]:
@@ -265,7 +279,8 @@ def export(
 
     exported = export_run(read_facts(RunDir(run_dir)), to, out, trial=trial)
     if as_json:
-        typer.echo(json.dumps({"run": str(run_dir), "format": to, **exported.to_plain()}))
+        plain = {"run": str(run_dir), "format": to, **vars(exported)}
+        typer.echo(json.dumps(plain, default=str))
         return
     counts = f" ({exported.trials:,} trials, {exported.epochs:,} epochs)" if exported.epochs else ""
     typer.echo(f"wrote {', '.join(map(str, exported.files))}{counts}")

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -138,7 +138,7 @@ class RunView:
                 for t in state.with_status("running")
             },
             "standing": self.snapshot.status.to_plain(),
-            "jobs": [job.to_plain() for job in self.jobs],
+            "jobs": [asdict(job) for job in self.jobs],
         }
 
 

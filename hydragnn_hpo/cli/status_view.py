@@ -370,7 +370,7 @@ TRIAL_COLUMNS = (
 
 
 def _configuration(row: RunningTrial) -> str:
-    return row.configuration + (f" ({row.asked})" if row.asked else "")
+    return row.configuration + (f" ({row.stop_reason})" if row.stop_reason else "")
 
 
 def _hosts(row: RunningTrial) -> str:

@@ -4,15 +4,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hydragnn_hpo.cli.words import count
-
 if TYPE_CHECKING:
     from rich.console import Console
 
     from hydragnn_hpo.campaign import Leaderboard
     from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.file_records import HeadScores, VerdictSentence
-    from hydragnn_hpo.training import IoBenchmark
 
 PLAIN_WIDTH = 110
 """Columns of a table that goes to a file or a pipe."""
@@ -132,18 +129,3 @@ def print_verdict(verdict: Sequence["VerdictSentence"]) -> None:
         sign, style = _SIGNS[each["level"]]
         table.add_row(Text(sign, style=style), Text(each["sentence"]))
     console().print(table)
-
-
-def feeding_table(benchmark: "IoBenchmark") -> "FittedTable":
-    """Lay out how fast a trial is with real, cached and synthetic batches."""
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
-    table = FittedTable(f"{benchmark.steps} steps on {count(benchmark.ranks, 'rank')}")
-    table.add_texts("batches")
-    table.add_numbers("graphs/s", "ms per step")
-    for way, seconds in benchmark.seconds.items():
-        table.add_row(way, f"{benchmark.graphs_per_second[way]:.0f}", f"{1e3 * seconds:.2f}")
-    table.add_section()
-    for part, seconds in reversed(benchmark.parts.items()):
-        table.add_row(part, "", f"{1e3 * seconds:.2f}")
-    return table

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -16,22 +15,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.layout import TrialDir
     from hydragnn_hpo.training import ProfilePlan
 
-
-class Io(Enum):
-    """How batches come about while they are measured."""
-
-    real = "real"
-    cached = "cached"
-    synthetic = "synthetic"
-
-
-IoOption = Annotated[
-    Io | None,
-    typer.Option(
-        "--io",
-        help="Train nothing: measure whether reading, feeding or computing is the bottleneck.",
-    ),
-]
 ProfileOption = Annotated[
     bool, typer.Option("--profile", help="Write a trace of rank 0 in the second epoch.")
 ]
@@ -57,8 +40,6 @@ def trial(
     profile: ProfileOption = False,
     profile_ranks: RanksOption = None,
     profile_epochs: EpochsOption = None,
-    io: IoOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --io: print JSON.")] = False,
     attempt: AttemptOption = None,
 ) -> None:
     """Train one trial to its full budget, alone or under torchrun, srun or mpiexec."""
@@ -68,8 +49,6 @@ def trial(
     alone = directory.is_file() and directory.name != "trial.toml"
     place = TrialDir(directory.parent if directory.is_file() and not alone else directory)
     config = _load_relocated(directory) if alone else load_config(place.config, TrialConfig)
-    if as_json and io is None:
-        raise ConfigError("--json goes with --io: add --io real, or drop it.")
     if dry_run:
         typer.echo(dump_config(config), nl=False)
         return
@@ -80,8 +59,6 @@ def trial(
 
     adopt_mpi_environment()
     os.environ.update(torchrun_environment(os.environ, parent=os.getppid()))
-    if io is not None:
-        _measure(place, io, as_json=as_json)
     wanted = profile or profile_ranks is not None or profile_epochs is not None
     plan = _plan(config, profile_ranks, profile_epochs) if wanted else None
     _train(place, plan, attempt)
@@ -139,22 +116,6 @@ def _train(place: "TrialDir", plan: "ProfilePlan | None", attempt: int | None) -
     if sentence:
         typer.echo(sentence, err=code != 0)
     _leave(code, in_order=code in (0, INTERRUPTED))
-
-
-def _measure(place: "TrialDir", io: Io, *, as_json: bool) -> NoReturn:
-    """Print on rank 0 what ``--io`` measured."""
-    import json
-
-    from hydragnn_hpo.cli.tables import console, feeding_table
-    from hydragnn_hpo.training import measure_io
-
-    benchmark = measure_io(place, io.value)
-    if benchmark and as_json:
-        typer.echo(json.dumps(benchmark.to_plain(), indent=1))
-    elif benchmark:
-        console().print(feeding_table(benchmark))
-        typer.echo(benchmark.sentence)
-    _leave(0, in_order=True)
 
 
 def _leave(code: int, *, in_order: bool) -> NoReturn:

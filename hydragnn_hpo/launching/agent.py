@@ -274,11 +274,7 @@ class Session:
 
 
 def _await_address(host: str, run_dir: Path) -> ControllerAddress:
-    """Return the controller's address, as soon as its file is visible on this host.
-
-    Raises:
-        JobError: this host does not see the run directory.
-    """
+    """Return the controller's address, as soon as its file is visible on this host."""
     deadline = time.monotonic() + _FIRST_SIGHT_SECONDS
     while time.monotonic() < deadline:
         try:

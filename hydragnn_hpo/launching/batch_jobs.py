@@ -532,11 +532,7 @@ def submit_jobs(records: JobRecords, job: BatchJob, tasks: Sequence[int] = ()) -
 
 
 def _queue(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]:
-    """Queue a job, or the tasks of one, and return the ids.
-
-    Raises:
-        JobError: the scheduler refuses, or no number can be read or found.
-    """
+    """Queue a job, or the tasks of one, and return the ids; raise JobError if none is found."""
     job = parts[0]
     scheduler = SCHEDULERS[job.scheduler]
     only = job.task if len(parts) == 1 else None

@@ -383,13 +383,7 @@ def _read_failure(path: Path) -> int | None:
 
 
 def _end_peers(process: "subprocess.Popen[bytes]", lease: Path, code: int) -> int:
-    """End the ranks of a launcher by removing their lease, then the launcher.
-
-    Args:
-        process: the launcher.
-        lease: the file whose age its ranks watch.
-        code: exit code of the failed rank; returned, as this function causes those of the others.
-    """
+    """End the ranks of a launcher by removing their lease, then the launcher; return ``code``."""
     lease.unlink(missing_ok=True)
     _wait_or_kill(process)
     return code

@@ -380,7 +380,7 @@ def _probe_hosts(
     finding = Finding(
         check="options of steps",
         state="wrong",
-        found=f"{' '.join(flags)}: {why}",
+        observed=f"{' '.join(flags)}: {why}",
         expected="a step on all hosts",
         cure="Some host has not what they ask for (see below), or the job was not given it: "
         "ask for it when you submit, or change step.agents of the profile.",

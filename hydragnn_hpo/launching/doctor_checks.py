@@ -46,7 +46,7 @@ class Finding:
 
     state: State
 
-    found: str
+    observed: str
     """Result with its unit."""
 
     expected: str = ""
@@ -62,7 +62,7 @@ class Finding:
     """Measured number, if any, by which rows of a table are sorted."""
 
     def __post_init__(self) -> None:
-        for key in ("check", "found", "expected", "cure"):
+        for key in ("check", "observed", "expected", "cure"):
             object.__setattr__(self, key, clean(getattr(self, key)))
         object.__setattr__(self, "hosts", tuple(map(clean, self.hosts)))
 
@@ -330,7 +330,7 @@ def check_affinity(system: SystemFacts, expected: Expected) -> Finding:
             return Finding(
                 check="affinity",
                 state="wrong",
-                found=f"slot {index}: {format_cores(usable) or 'none of its cores'}",
+                observed=f"slot {index}: {format_cores(usable) or 'none of its cores'}",
                 expected=text,
                 cure="The step is confined to other cores: ask for whole hosts (--exclusive, no "
                 "-c), or correct layout.cores_of_slot; if one host only, leave it out.",
@@ -697,7 +697,7 @@ def to_exclude(findings: Sequence[Finding], hosts: Sequence[str]) -> dict[str, s
             continue
         for host, finding in bad.items():
             wanted = f", expected {finding.expected}" if finding.expected else ""
-            reasons.setdefault(host, []).append(f"{check}: {finding.found}{wanted}")
+            reasons.setdefault(host, []).append(f"{check}: {finding.observed}{wanted}")
     return {host: "; ".join(reasons[host]) for host in hosts if host in reasons}
 
 

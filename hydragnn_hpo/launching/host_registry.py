@@ -323,11 +323,7 @@ class HostRegistry:
         self.transport.start([host.name for host in due], call)
 
     def _on_transport_news(self, news: HostNews, now: float) -> None:
-        """Handle a transport's report that an agent is gone or could not be started.
-
-        Raises:
-            JobError: no agent can start on any host.
-        """
+        """Handle a transport's report that an agent is gone or could not be started."""
         host = self.hosts.get(news.host)
         if host is None:
             return
@@ -375,11 +371,7 @@ class HostRegistry:
                     self._mark_suspect(host, str(error))
 
     def _begin_conversation(self, peer: bytes, message: News) -> None:
-        """Handle the first message of a connection: accept the agent or refuse it.
-
-        Raises:
-            ProtocolError: the agent is refused.
-        """
+        """Handle the first message of a connection: accept the agent or raise ``ProtocolError``."""
         if isinstance(message, HostsLeave):
             self._note_leaving(message)
             self._link.forget(peer)
@@ -411,11 +403,7 @@ class HostRegistry:
         self._link.send(peer, msgspec.structs.replace(self._terms, keep=keep))
 
     def _find_host(self, hello: Hello) -> Host:
-        """Return the host of an agent; an unknown host is foreign, if foreign hosts may join.
-
-        Raises:
-            ProtocolError: the host does not belong to this run.
-        """
+        """Return the host of an agent; an unknown host is foreign, if foreign hosts may join."""
         if hello.host not in self.hosts:
             if not self.transport.allocation or not re.fullmatch(HOST_NAMES, hello.host):
                 raise ProtocolError("is on no host of this run")
@@ -439,11 +427,7 @@ class HostRegistry:
             self.address.write(self.run_dir)
 
     def _handle(self, host: Host, message: News) -> None:
-        """Handle a message of a host whose agent is known.
-
-        Raises:
-            ProtocolError: it makes no sense.
-        """
+        """Handle a message of a host whose agent is known."""
         host.last_message = time.monotonic()
         match message:
             case Heartbeat():
@@ -460,11 +444,7 @@ class HostRegistry:
                 self._listener.on_message(host, message)
 
     def _join(self, host: Host, told: HostSlots) -> None:
-        """Record the slots that a host offers, and report that it has joined.
-
-        Raises:
-            ProtocolError: it offers slots of another host, or a slot twice.
-        """
+        """Record the slots that a host offers, and report that it has joined."""
         if len({slot.name for slot in told.slots if slot.host == host.name}) < len(told.slots):
             raise ProtocolError("offers slots of another host, or one twice")
         host.slots, host.address, host.interface = told.slots, told.address, told.interface

@@ -12,7 +12,6 @@ both sides exchange what they know (``Hello``, ``Welcome``).
 """
 
 import contextlib
-import json
 import logging
 import math
 import os
@@ -112,26 +111,14 @@ def read_address(run_dir: Path) -> ControllerAddress | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=ControllerAddress)
     except FileNotFoundError:
-        return _read_door_file(run_dir)
+        return None
     except (OSError, msgspec.MsgspecError) as error:
         raise StorageError(f"{path}: cannot be read ({error}): run again.") from error
-
-
-def _read_door_file(run_dir: Path) -> ControllerAddress | None:
-    """Return what a version without CURVE left; its agents must end before jobs start."""
-    try:
-        content = json.loads((run_dir / FOLDER / "door.json").read_text())
-        epoch = int(content["epoch"])
-        lease_seconds = float(content["lease_seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return ControllerAddress("", 0, epoch, lease_seconds, str(content.get("tag", "")))
 
 
 def remove_address(run_dir: Path) -> None:
     """Remove the address file when the controller ends."""
     address_file(run_dir).unlink(missing_ok=True)
-    (run_dir / FOLDER / "door.json").unlink(missing_ok=True)
 
 
 def find_keys(run_dir: Path) -> Keys:

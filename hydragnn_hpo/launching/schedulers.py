@@ -320,11 +320,7 @@ class Pbs:
 
 
 def _run_for(ids: Sequence[str], run: Query, *argv: str) -> str:
-    """Run a command about some jobs, and return its output, without those that have ended.
-
-    Raises:
-        JobError: it fails for another reason, or speaks of something else.
-    """
+    """Run a command about some jobs, and return its output, without those that have ended."""
     try:
         output = run(*argv)
     except CommandFailed as error:

@@ -423,13 +423,7 @@ def find_job_end(answer: str | JobError) -> str | None:
 
 
 def _find_end(environment: Mapping[str, str], squeue: Sequence[str], longest: float) -> float:
-    """Return the end of the job: from the environment, or from squeue, or as it was requested.
-
-    Args:
-        environment: of the job.
-        squeue: the end of the job and the time left, as squeue prints them.
-        longest: seconds that the machine gives an allocation at most.
-    """
+    """Return the end of the job: from the environment, or from squeue, or as it was requested."""
     known = environment.get("SLURM_JOB_END_TIME", "")
     if known.isascii() and known.isdecimal():
         return float(known)

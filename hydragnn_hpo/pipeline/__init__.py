@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         DataKnown,
         check_campaign_file,
         data_of_campaign,
-        data_of_run,
     )
     from hydragnn_hpo.pipeline.init_files import (
         InitRequest,
@@ -47,7 +46,6 @@ __all__ = [
     "RunSettings",
     "check_campaign_file",
     "data_of_campaign",
-    "data_of_run",
     "describe_data",
     "describe_search",
     "describe_split",

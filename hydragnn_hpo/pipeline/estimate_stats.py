@@ -23,13 +23,12 @@ from hydragnn_hpo.config import (
     SPLITS,
     CampaignConfig,
     CardConfig,
-    TrialConfig,
     load_config,
     read_stats,
     targets_of,
     unite_stats,
 )
-from hydragnn_hpo.errors import DataError, RunError
+from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.file_records import SizeStats, StoreStats
 from hydragnn_hpo.layout import RunDir
 
@@ -336,21 +335,3 @@ def _has_budget(config: CampaignConfig) -> bool:
     budgets = ("batch_atoms", "batch_edges")
     fixed = config.trial.get("training", {})
     return any(name in fixed or f"training.{name}" in config.space for name in budgets)
-
-
-def data_of_run(config: CampaignConfig, run: RunDir) -> DataKnown:
-    """Read the statistics of a run's stores, which any of its trials names.
-
-    Raises:
-        RunError: no trial was placed yet.
-    """
-    if config.command is not None:
-        return DataKnown(make_trial_kind(config, run, {}), None, NO_DATA)
-    trial = min(run.path.glob("trials/*/trial.toml"), default=None)
-    if trial is None:
-        raise RunError(f"{run.path}: no trial was placed yet; plan its campaign file instead.")
-    names = [Path(entry.store).stem for entry in load_config(trial, TrialConfig).data]
-    every = [read_stats(run.store(name)) for name in names]
-    stats = unite_stats(every, config.data, config.shared)
-    work = make_trial_kind(config, run, {Path(name): name for name in names})
-    return DataKnown(work, stats, f"the stores of {run.path}")

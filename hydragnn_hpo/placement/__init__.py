@@ -7,9 +7,6 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from hydragnn_hpo.placement.cost_model import (
         CostModel,
-        TrialPrediction,
-        compare_with_prediction,
-        typical_error,
     )
     from hydragnn_hpo.placement.planner import plan
     from hydragnn_hpo.placement.pool import SlotPool
@@ -37,14 +34,11 @@ __all__ = [
     "SlotPool",
     "StartTask",
     "Task",
-    "TrialPrediction",
-    "compare_with_prediction",
     "draw_error",
     "mean_neighbors",
     "mean_triplets",
     "plan",
     "simulate",
-    "typical_error",
 ]
 
 if not TYPE_CHECKING:

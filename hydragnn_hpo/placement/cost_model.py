@@ -30,7 +30,6 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import read_json, write_json
-from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.placement.price import CommandQuote, Price, Quote, epoch_workload
 
 Features = Mapping[str, float]
@@ -493,55 +492,3 @@ class CostModel:
 def _for_memory(features: Mapping[str, float]) -> dict[str, float]:
     """Keep the features of kinds that correct the memory formula."""
     return {name: value for name, value in features.items() if name.split(":")[0] in MEMORY_PRIORS}
-
-
-@dataclass(frozen=True)
-class TrialPrediction:
-    """Predicted and measured epoch time of a trial's first attempt."""
-
-    trial: str
-    width: int
-    predicted: float
-    """Seconds per epoch, predicted at its placement."""
-    actual: float
-    """Seconds per epoch, median of the attempt's epochs."""
-
-    @property
-    def ratio(self) -> float:
-        """Actual over predicted time."""
-        return self.actual / self.predicted
-
-
-def compare_with_prediction(events: Iterable[JournalEvent]) -> list[TrialPrediction]:
-    """Compare the first attempt of each ended trial with the prediction at its placement.
-
-    Args:
-        events: events of a journal, in order. Of first attempts, ``placed`` (its
-            ``predicted_seconds`` up to epoch ``until``) and ``epoch`` are read.
-    """
-    placed: dict[str, tuple[int, float]] = {}
-    attempt: dict[str, int] = {}
-    epochs: dict[str, list[float]] = {}
-    ended: dict[str, None] = {}
-    for event in events:
-        match event["event"]:
-            case "placed":
-                attempt[event["trial"]] = event["attempt"]
-                if event["attempt"] == 1:
-                    seconds = event.get("predicted_seconds") or 0.0
-                    placed[event["trial"]] = (event["width"], seconds / event["until"])
-            case "epoch" if attempt.get(event["trial"]) == 1:
-                epochs.setdefault(event["trial"], []).append(event["seconds"])
-            case "ended" if event["trial"] in epochs:
-                ended.setdefault(event["trial"])
-    return [
-        TrialPrediction(trial, *placed[trial], statistics.median(epochs[trial]))
-        for trial in ended
-        if placed[trial][1] > 0.0
-    ]
-
-
-def typical_error(rows: Iterable[TrialPrediction]) -> float | None:
-    """Return the median of ``|log(actual / predicted)|``; None without predictions."""
-    errors = [abs(math.log(row.ratio)) for row in rows if row.actual > 0.0]
-    return statistics.median(errors) if errors else None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Importance,
         analyse_importance,
     )
-    from hydragnn_hpo.report.observations import choose_targets, pool_runs
+    from hydragnn_hpo.report.observations import choose_targets, observe_trials
     from hydragnn_hpo.report.page_blocks import Cell
     from hydragnn_hpo.report.parity import draw_parity
     from hydragnn_hpo.report.plotly_figures import FIGURES, make_plotly_figure
@@ -51,7 +51,7 @@ __all__ = [
     "make_paths_absolute",
     "make_plotly_figure",
     "make_run_frame",
-    "pool_runs",
+    "observe_trials",
     "read_best_trial",
     "read_campaigns",
     "read_facts",

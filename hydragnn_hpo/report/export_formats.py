@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config import ParameterConfig, Scalar
@@ -41,16 +41,6 @@ from hydragnn_hpo.sanitize import escape_controls, sanitize_values
 from hydragnn_hpo.search import is_in, silence_optuna
 
 
-class ExportJson(TypedDict):
-    """``ExportedFiles`` as JSON."""
-
-    files: list[str]
-    trials: int
-    epochs: int
-    open_with: str
-    note: str
-
-
 @dataclass(frozen=True)
 class ExportedFiles:
     """Files that an export has written, and how to open them."""
@@ -63,16 +53,6 @@ class ExportedFiles:
     """Command or line of Python that opens the export."""
     note: str = ""
     """A sentence to show to the user; empty if none."""
-
-    def to_plain(self) -> ExportJson:
-        """Return plain data for JSON."""
-        return {
-            "files": [str(path) for path in self.files],
-            "trials": self.trials,
-            "epochs": self.epochs,
-            "open_with": self.open_with,
-            "note": self.note,
-        }
 
 
 def _describe(rows: Sequence[TrialRow], file: Path, command: str, note: str = "") -> ExportedFiles:

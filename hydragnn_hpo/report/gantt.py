@@ -1,9 +1,9 @@
 """Gantt chart of slots as a PNG: slots from top to bottom, time from left to right.
 
-Shapes: R rows of the picture, T columns. A row may stand for many slots; colours then mix.
+Shapes: T times at which a bar starts or ends.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,13 +27,13 @@ from hydragnn_hpo.report.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ROWS, COLUMNS = 640, 1600
-"""Maximum number of rows, and number of columns, of the raster."""
-
 NAMED_SLOTS = 24
 """Maximum number of slots for which names of slots and trials are written."""
 
 IDLE, STARTING = "#F1F1EF", "#9A9A9A"
+
+TONES = {"training": COLOURS[0], "start-up": STARTING, "lost": ALARM}
+"""Colours of the share of slots by activity."""
 
 Floats = NDArray[np.float64]
 
@@ -67,75 +67,54 @@ def draw_gantt(chart: Chart, out: Path) -> None:
     figure = make_figure(11.0, tall + 1.7)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(tall, 1.3))
     unit, size = time_unit(chart.seconds)
-    picture, use = paint(chart, colours)
-    _draw_slots(upper, chart, picture, size)
+    _draw_slots(upper, chart, colours, size)
     if len(chart.slots) <= NAMED_SLOTS:
         _write_names(upper, chart, size)
-    _draw_use(lower, use, chart.seconds / size)
+    _draw_use(lower, chart, size)
     lower.set_xlabel(f"time in {unit}")
     _legend(upper, colours)
     set_title(upper, chart.heading)
     write_png(figure, out)
 
 
-def paint(chart: Chart, colours: dict[str, str]) -> tuple[Floats, dict[str, Floats]]:
-    """Mix the colours of all bars into a raster.
-
-    Args:
-        chart: the bars and slots.
-        colours: ``#rrggbb`` by label of training.
-
-    Returns:
-        The picture, [R, T, 3], red, green and blue from 0 to 1; and by activity (``training``,
-        ``start-up``, ``lost``) the share of all slots, [T], from 0 to 1.
-    """
-    rows = max(1, min(ROWS, len(chart.slots)))
-    columns = COLUMNS
-    place = {name: number * rows // len(chart.slots) for number, name in enumerate(chart.slots)}
-    height = np.bincount(np.fromiter(place.values(), np.intp), minlength=rows)
-    picture = np.zeros((rows, columns, 3))
-    covered = np.zeros((rows, columns))
-    use = {what: np.zeros(columns) for what in ("training", "start-up", "lost")}
+def rectangles(chart: Chart) -> Iterator[tuple[Bar, int, int]]:
+    """Yield each bar with the first row and the number of rows of every run of adjacent slots."""
+    row = {name: number for number, name in enumerate(chart.slots)}
     for bar in chart.bars:
-        first, weights = _columns(bar, chart.seconds, columns)
-        at, counts = np.unique([place[name] for name in bar.slots], return_counts=True)
-        share = np.outer(counts / height[at], weights)
-        last = first + len(weights)
-        covered[at, first:last] += share
-        picture[at, first:last] += share[:, :, None] * _colour(bar, chart, colours)
-        use[bar.what][first:last] += len(bar.slots) / len(chart.slots) * weights
-    idle = np.clip(1.0 - covered, 0.0, 1.0)[:, :, None]
-    return np.clip(picture + idle * _rgb(IDLE), 0.0, 1.0), use
+        rows = np.sort([row[name] for name in bar.slots])
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
+            yield bar, int(run[0]), len(run)
 
 
-def _columns(bar: Bar, seconds: float, columns: int) -> tuple[int, Floats]:
-    """Return the first column that a bar touches, and the covered share of each column."""
-    scale = columns / seconds
-    start = bar.start * scale
-    end = min(bar.end * scale, float(columns))
-    first = int(start)
-    last = max(int(np.ceil(end)), int(start) + 1)
-    edges = np.arange(first, min(last, columns) + 1)
-    return first, np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0.0, 1.0)
-
-
-def _colour(bar: Bar, chart: Chart, colours: dict[str, str]) -> Floats:
+def _colour(bar: Bar, chart: Chart, colours: dict[str, str]) -> tuple[float, ...]:
     """Return the colour of a bar; trials of one label differ in lightness."""
+    from matplotlib.colors import to_rgb
+
     if bar.what != "training":
-        return _rgb(STARTING if bar.what == "start-up" else ALARM)
+        return to_rgb(STARTING if bar.what == "start-up" else ALARM)
     light = (sum(map(ord, bar.trial.partition("@")[0])) % 5) / 14.0
-    plain = _rgb(colours[chart.label_of(bar)])
-    return plain + light * (1.0 - plain)
+    return tuple(part + light * (1.0 - part) for part in to_rgb(colours[chart.label_of(bar)]))
 
 
-def _draw_slots(axis: "Axes", chart: Chart, picture: Floats, size: float) -> None:
+def _draw_slots(axis: "Axes", chart: Chart, colours: dict[str, str], size: float) -> None:
+    from matplotlib.collections import PolyCollection
+
     count = len(chart.slots)
-    extent = (0.0, chart.seconds / size, float(count), 0.0)
-    axis.imshow(picture, extent=extent, aspect="auto", interpolation="nearest")
+    few = count <= NAMED_SLOTS
+    corners = []
+    faces = []
+    for bar, first, rows in rectangles(chart):
+        left, right = bar.start / size, bar.end / size
+        last = first + rows
+        corners.append(((left, first), (right, first), (right, last), (left, last)))
+        faces.append(_colour(bar, chart, colours))
+    edges = {"edgecolors": "white", "linewidths": 0.8} if few else {"linewidths": 0.0}
+    axis.add_collection(PolyCollection(corners, facecolors=faces, **edges))
+    axis.set(xlim=(0.0, chart.seconds / size), ylim=(count, 0.0), facecolor=IDLE)
     hosts = list(dict.fromkeys(name.rpartition(":")[0] for name in chart.slots))
-    if count <= NAMED_SLOTS:
+    if few:
         axis.set_yticks(np.arange(count) + 0.5, chart.slots)
-        axis.hlines(np.arange(1, count), *extent[:2], color="white", linewidth=2.0)
+        axis.hlines(np.arange(1, count), *axis.get_xlim(), color="white", linewidth=2.0)
     else:
         each = count / len(hosts)
         marks = np.unique(np.linspace(0, len(hosts) - 1, 6).round().astype(int))
@@ -146,33 +125,37 @@ def _draw_slots(axis: "Axes", chart: Chart, picture: Floats, size: float) -> Non
 
 
 def _write_names(axis: "Axes", chart: Chart, size: float) -> None:
-    """Write names of trials into bars that are long enough, and separate bars by lines."""
-    row = {name: number for number, name in enumerate(chart.slots)}
+    """Write names of trials into the first run of slots of bars that are long enough."""
     room = chart.seconds / 26.0
+    named = set[Bar]()
+    for bar, first, _ in rectangles(chart):
+        if bar.what == "training" and bar.end - bar.start >= room and bar not in named:
+            named.add(bar)
+            at = ((bar.start + bar.end) / 2 / size, first + 0.5)
+            name = bar.trial.partition("@")[0]
+            axis.text(*at, name, fontsize=7, color=INK, ha="center", va="center")
+
+
+def use_of_slots(chart: Chart) -> tuple[Floats, dict[str, Floats]]:
+    """Return the share of all slots by activity from each time on.
+
+    Returns:
+        Times in seconds, [T]; shares from 0 to 1 of ``training``, ``start-up``, ``lost``, [T].
+    """
+    ends = [time for bar in chart.bars for time in (bar.start, bar.end)]
+    times = np.unique([0.0, *ends, chart.seconds])
+    steps = {what: np.zeros(len(times)) for what in TONES}
     for bar in chart.bars:
-        rows = [row[name] for name in bar.slots]
-        for number in rows:
-            axis.vlines(bar.end / size, number, number + 1, color="white", linewidth=0.8)
-        if bar.what == "training" and bar.end - bar.start >= room:
-            axis.text(
-                (bar.start + bar.end) / 2 / size,
-                min(rows) + 0.5,
-                bar.trial.partition("@")[0],
-                fontsize=7,
-                color=INK,
-                ha="center",
-                va="center",
-            )
+        steps[bar.what][np.searchsorted(times, bar.start)] += len(bar.slots)
+        steps[bar.what][np.searchsorted(times, bar.end)] -= len(bar.slots)
+    return times, {what: step.cumsum() / len(chart.slots) for what, step in steps.items()}
 
 
-def _draw_use(axis: "Axes", use: dict[str, Floats], length: float) -> None:
+def _draw_use(axis: "Axes", chart: Chart, size: float) -> None:
     """Draw the share of all slots that train, start up, or do work that is lost."""
-    edges = np.linspace(0.0, length, COLUMNS + 1)
-    bottom = np.zeros(COLUMNS)
-    tones = {"training": COLOURS[0], "start-up": STARTING, "lost": ALARM}
-    for what, share in use.items():
-        axis.stairs(bottom + share, edges, baseline=bottom, fill=True, color=tones[what])
-        bottom = bottom + share
+    times, use = use_of_slots(chart)
+    shares = np.array(list(use.values()))
+    axis.stackplot(times / size, shares, colors=list(TONES.values()), step="post", linewidth=0.0)
     axis.set(ylim=(0.0, 1.0), ylabel="share of slots", facecolor=IDLE)
     axis.set_yticks([0.0, 0.5, 1.0], ["0", "50 %", "100 %"])
     tidy_axis(axis)
@@ -193,7 +176,3 @@ def _label_order(label: str) -> tuple[float, str]:
     """Return the sort key of a label: its leading number, then the text."""
     head = label.split()[0] if label else ""
     return (float(head), label) if head.isdigit() else (float("inf"), label)
-
-
-def _rgb(colour: str) -> Floats:
-    return np.array([int(colour[k : k + 2], 16) / 255.0 for k in (1, 3, 5)])

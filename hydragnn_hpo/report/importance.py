@@ -1,7 +1,7 @@
 """Hyperparameter importance for one target, by three methods, and whether to trust it.
 
 SHAP explains a random forest. fANOVA and PED-ANOVA are Optuna's, except for choices in PED-ANOVA.
-fANOVA reads each value as its position in its range, which is uniform over the search's draws, and
+The others read a value as its position in its range, which is uniform over the search's draws, and
 an inactive parameter as its canonical value; PED-ANOVA reads active parameters only.
 
 Shapes: N trials, P searched parameters.
@@ -9,8 +9,8 @@ Shapes: N trials, P searched parameters.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, TypedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,21 +19,15 @@ from hydragnn_hpo.config import CampaignConfig, ParameterConfig, Scalar, Space
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.observations import Target, TrialObservation, target_values
 from hydragnn_hpo.report.surrogate import (
-    Design,
     Matrix,
     draw_uniform,
+    encode,
+    encode_active,
     fit_forest,
-    make_design,
     make_distribution,
     shap_values,
 )
-from hydragnn_hpo.search import (
-    canonical_values,
-    position_of,
-    same_value,
-    silence_optuna,
-    snap_value,
-)
+from hydragnn_hpo.search import silence_optuna, snap_value
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -105,22 +99,6 @@ class Effect:
     """Choice, or third of the range, with the lowest effect on the target; empty if unknown."""
 
 
-class ImportanceJson(TypedDict):
-    """``Importance`` as JSON."""
-
-    target: str
-    """Key of the target."""
-    label: str
-    logarithm: bool
-    """Whether the logarithm of the target is explained."""
-    trials: int
-    out_of_bag_r2: float | None
-    trusted: bool
-    doubt: str | None
-    parameters: dict[str, dict[str, float | str | None]]
-    """Fields of ``Effect`` by parameter, the most important first."""
-
-
 @dataclass(frozen=True)
 class Importance:
     """The effects of the searched parameters on one target."""
@@ -146,19 +124,6 @@ class Importance:
         """Whether there were enough trials for PED-ANOVA."""
         return any(effect.ped_anova is not None for effect in self.effects.values())
 
-    def to_plain(self) -> ImportanceJson:
-        """Return plain data for JSON."""
-        return {
-            "target": self.target.key,
-            "label": self.target.label,
-            "logarithm": self.target.log,
-            "trials": self.trials,
-            "out_of_bag_r2": self.skill,
-            "trusted": self.doubt is None,
-            "doubt": self.doubt,
-            "parameters": {name: asdict(effect) for name, effect in self.effects.items()},
-        }
-
 
 def analyse_importance(
     config: CampaignConfig, rows: Sequence[TrialObservation], target: Target
@@ -170,48 +135,61 @@ def analyse_importance(
         rows: observations of its trials.
         target: the target to explain.
     """
-    known = [row for row in rows if target.key in row.measured]
-    kept = _thin_out(known, MOST_TRIALS)
+    measured = [row for row in rows if target.key in row.measured]
+    kept = _thin_out(measured, MOST_TRIALS)
     values = target_values(kept, target)
-    design = make_design(config.space)
-    obstacle = _find_obstacle(target, values, len(known), design)
+    obstacle = _find_obstacle(config.space, target, values, len(measured))
     if obstacle is not None:
-        return Importance(target, len(known), None, obstacle)
+        return Importance(target, len(measured), None, obstacle)
     seed = derive_seed(config.seed, target.key, "importance")
-    forest = fit_forest(design.rows(row.values for row in kept), values, seed=seed)
-    explained = _thin_out(kept, EXPLAINED)
-    chosen = [row.values for row in explained]
-    background = draw_uniform(
-        config.space,
-        BACKGROUND,
-        seed=seed,
-        constraints=config.search.constraints,
-        template=config.trial,
-    )
-    compared = design.rows(background or chosen)
-    shap = shap_values(forest, design.rows(chosen), compared) @ design.credits
+    forest = fit_forest(encode(config.space, (row.values for row in kept)), values, seed=seed)
+    chosen = [row.values for row in _thin_out(kept, EXPLAINED)]
+    background = draw_uniform(config, BACKGROUND, seed=seed) or chosen
+    shap = shap_values(forest, encode(config.space, chosen), encode(config.space, background))
+    skill = float(forest.oob_score_)
     few = _thin_out(kept, VARIANCE_TRIALS)
+    by_all, by_best = _anova(config.space, few, target, seed)
+    sizes = np.abs(shap).mean(axis=0)
+    positions = encode_active(config.space, chosen)
+    effects = {
+        name: Effect(
+            shap=float(sizes[column]),
+            shap_share=float(sizes[column]) / (float(sizes.sum()) or 1.0),
+            fanova=by_all[name],
+            ped_anova=None if by_best is None else by_best[name],
+            least_at=_least_at(
+                parameter, [v.get(name) for v in chosen], positions[:, column], shap[:, column]
+            ),
+        )
+        for column, (name, parameter) in enumerate(config.space.items())
+    }
     return Importance(
         target=target,
-        trials=len(known),
-        skill=forest.skill,
-        doubt=_find_doubt(target, values, forest.skill, len(known), len(config.space)),
-        effects=_effects(config.space, explained, shap, _anova(config.space, few, target, seed)),
-        parameters=design.names,
+        trials=len(measured),
+        skill=skill,
+        doubt=_find_doubt(target, values, skill, len(measured), len(config.space)),
+        effects=dict(sorted(effects.items(), key=lambda item: -item[1].shap)),
+        parameters=tuple(config.space),
         shap=shap,
-        positions=design.positions(chosen),
+        positions=positions,
     )
 
 
 def _thin_out(rows: Sequence[TrialObservation], most: int) -> list[TrialObservation]:
     """Return at most ``most`` rows, evenly sampled in their order."""
-    if len(rows) <= most:
-        return list(rows)
-    return [rows[index * len(rows) // most] for index in range(most)]
+    count = min(len(rows), most)
+    return [rows[index * len(rows) // count] for index in range(count)]
 
 
-def _find_obstacle(target: Target, values: Matrix, count: int, design: Design) -> str | None:
-    """Return why no importance can be computed; None if one can."""
+def _find_obstacle(space: Space, target: Target, values: Matrix, count: int) -> str | None:
+    """Return why no importance can be computed; None if one can.
+
+    Args:
+        space: searched keys.
+        target: the explained target.
+        values: its values, [N].
+        count: number of measured trials.
+    """
     if count < SHOWN_TRIALS:
         trials = "1 trial says" if count == 1 else f"{count} trials say"
         return f"{trials} something about it, {SHOWN_TRIALS} are needed at least."
@@ -219,7 +197,9 @@ def _find_obstacle(target: Target, values: Matrix, count: int, design: Design) -
         return "All trials failed." if values[0] == 1.0 else "No trial failed."
     if np.ptp(values) == 0.0:
         return "It is the same in all trials."
-    return None if design.columns else "Nothing was searched: the space holds one configuration."
+    if all(parameter.choices and len(parameter.choices) == 1 for parameter in space.values()):
+        return "Nothing was searched: the space holds one configuration."
+    return None
 
 
 def _find_doubt(
@@ -280,58 +260,28 @@ def _anova(
     return by_all, ped_anova(space, chosen, -values, share=share)
 
 
-def _effects(
-    space: Space,
-    rows: Sequence[TrialObservation],
-    shap: Matrix,
-    shares: tuple[Mapping[str, float], Mapping[str, float] | None],
-) -> dict[str, Effect]:
-    """Collect the effects, the largest by SHAP first.
+def _least_at(
+    parameter: ParameterConfig, values: Sequence[Scalar | None], positions: Matrix, shap: Matrix
+) -> str:
+    """Find the choice, or the third of a range, whose trials have the lowest mean SHAP value.
 
     Args:
-        space: searched keys.
-        rows: the explained trials.
-        shap: their SHAP values, [N, P].
-        shares: by fANOVA and PED-ANOVA, by parameter.
-
-    Returns:
-        Effects by parameter.
+        parameter: the parameter.
+        values: its value in each explained trial; None where it is inactive.
+        positions: positions of the values, [N].
+        shap: SHAP values of the parameter, [N].
     """
-    sizes = np.abs(shap).mean(axis=0)
-    total = float(sizes.sum())
-    (by_all, by_best) = shares
-    effects = {
-        name: Effect(
-            shap=float(size),
-            shap_share=float(size) / total if total else 0.0,
-            fanova=by_all[name],
-            ped_anova=None if by_best is None else by_best[name],
-            least_at=_least_at(space[name], name, rows, parts),
-        )
-        for name, size, parts in zip(space, sizes, shap.T, strict=True)
-    }
-    return dict(sorted(effects.items(), key=lambda item: -item[1].shap))
-
-
-def _least_at(
-    parameter: ParameterConfig, name: str, rows: Sequence[TrialObservation], shap: Matrix
-) -> str:
-    """Find the choice, or the third of a range, whose trials have the lowest mean SHAP value."""
-    groups: dict[str | int, list[tuple[Scalar, float]]] = {}
-    for row, part in zip(rows, shap, strict=True):
-        if name in row.values:
-            value = row.values[name]
-            third = min(int(3.0 * position_of(parameter, value)), 2)
-            group = third if parameter.choices is None else str(value)
-            groups.setdefault(group, []).append((value, float(part)))
-    groups = {group: pairs for group, pairs in groups.items() if len(pairs) >= LEAST_IN_GROUP}
-    means = {group: np.mean([part for _, part in pairs]) for group, pairs in groups.items()}
+    count = 3 if parameter.choices is None else len(parameter.choices)
+    groups = np.minimum(np.floor(count * positions), count - 1)  # nan where inactive
+    members = {group: np.flatnonzero(groups == group) for group in range(count)}
+    members = {group: rows for group, rows in members.items() if len(rows) >= LEAST_IN_GROUP}
+    means = {group: float(shap[rows].mean()) for group, rows in members.items()}
     if len(means) < 2 or np.ptp(list(means.values())) == 0.0:
         return ""
     best = min(means, key=lambda group: means[group])
-    if isinstance(best, str):
-        return best
-    numbers = [float(value) for value, _ in groups[best]]
+    if parameter.choices is not None:
+        return str(parameter.choices[best])
+    numbers = [float(values[row] or 0.0) for row in members[best].tolist()]
     low = f"{min(numbers):.3g}"
     high = f"{max(numbers):.3g}"
     return low if low == high else f"{low} to {high}"
@@ -356,13 +306,11 @@ def fanova(
     from optuna.distributions import FloatDistribution
     from optuna.importance import FanovaImportanceEvaluator
 
-    unit = dict.fromkeys(space, FloatDistribution(0.0, 1.0))
-    full = [canonical_values(space, chosen) for chosen in configurations]
-    positions = [
-        {name: min(max(position_of(space[name], v), 0.0), 1.0) for name, v in each.items()}
-        for each in full
-    ]
     evaluator = FanovaImportanceEvaluator(n_trees=FANOVA_TREES, max_depth=FANOVA_DEPTH, seed=seed)
+    positions = [
+        dict(zip(space, row, strict=True)) for row in encode(space, configurations).tolist()
+    ]
+    unit = dict.fromkeys(space, FloatDistribution(0.0, 1.0))
     try:
         shares = _evaluate(evaluator, unit, positions, values)
     except RuntimeError:  # no tree splits: there is no variance to explain
@@ -399,10 +347,38 @@ def ped_anova(
     distributions = {name: make_distribution(one) for name, one in ranges.items()}
     evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
     parts = _evaluate(evaluator, distributions, rows, values) if ranges else {}
-    for name in space.keys() - ranges.keys():
-        parts[name] = _choice_divergence(space[name].choices or (), name, configurations, best)
-    total = math.fsum(parts.values())
-    return {name: float(parts.get(name, 0.0)) / total if total else 0.0 for name in space}
+    positions = encode_active(space, configurations)
+    for column, (name, parameter) in zip(positions.T, space.items(), strict=True):
+        if parameter.choices is not None:
+            parts[name] = _choice_divergence(column, len(parameter.choices), best)
+    total = math.fsum(parts.values()) or 1.0
+    return {name: float(parts.get(name, 0.0)) / total for name in space}
+
+
+def _choice_divergence(positions: Matrix, count: int, best: npt.NDArray[np.bool_]) -> float:
+    """Compute how the choices of the best trials diverge from those of all, in Optuna's scale.
+
+    Optuna's own function is not used: it adds its prior to every distinct choice, and finds 4.3 %
+    where the formula of the paper gives 12.1 % and this function 12.7 %. Only trials in which the
+    parameter is active count. One more trial, spread evenly over the choices, keeps the frequency
+    of an untried choice above 0.
+
+    Args:
+        positions: position of each trial's choice, [N]; nan where the parameter is inactive.
+        count: number of choices.
+        best: which trials count as good, [N].
+    """
+    on = ~np.isnan(positions)
+    if not (on & best).any():
+        return 0.0
+    every, good = (
+        np.bincount((count * positions[rows]).astype(int), minlength=count) + 1.0 / count
+        for rows in (on, on & best)
+    )
+    ratio = good / good.sum() / (every / every.sum())
+    divergence = float(np.sum(every / every.sum() * (ratio - 1.0) ** 2))
+    weight = (np.sum(on & best) / best.sum()) ** 2 / np.mean(on)
+    return float(divergence * weight * np.mean(best) ** 2)
 
 
 def _evaluate(
@@ -424,49 +400,10 @@ def _evaluate(
 
     with silence_optuna():
         study = create_study()
-        for chosen, value in zip(configurations, values, strict=True):
+        for chosen, value in zip(configurations, values.tolist(), strict=True):
             kinds = {name: distributions[name] for name in chosen}
-            params = dict(chosen)
-            scored = float(value)
-            study.add_trial(create_trial(params=params, distributions=kinds, value=scored))
+            study.add_trial(create_trial(params=dict(chosen), distributions=kinds, value=value))
         return evaluator.evaluate(study)
-
-
-def _choice_divergence(
-    choices: Sequence[Scalar],
-    name: str,
-    configurations: Sequence[Mapping[str, Scalar]],
-    best: npt.NDArray[np.bool_],
-) -> float:
-    """Compute how the choices of the best trials diverge from those of all, in Optuna's scale.
-
-    Optuna's own function is not used: it adds its prior to every distinct choice, and finds 4.3 %
-    where the formula of the paper gives 12.1 % and this function 12.7 %. Only trials in which the
-    parameter is active count. One more trial, spread evenly over the choices, keeps the frequency
-    of an untried choice above 0.
-
-    Args:
-        choices: choices of the parameter.
-        name: name of the parameter.
-        configurations: active values of each trial, [N].
-        best: which trials count as good, [N].
-    """
-    on = np.array([name in chosen for chosen in configurations])
-    if len(choices) < 2 or on.sum() < 2 or not (on & best).any():
-        return 0.0
-
-    def frequencies(trials: npt.NDArray[np.bool_]) -> Matrix:
-        counts = np.full(len(choices), 1.0 / len(choices))
-        for chosen, kept in zip(configurations, trials, strict=True):
-            if kept:
-                counts[[same_value(c, chosen[name]) for c in choices].index(True)] += 1.0
-        return np.asarray(counts / counts.sum(), dtype=np.float64)
-
-    every = frequencies(on)
-    good = frequencies(on & best)
-    divergence = float(np.sum(every * (good / every - 1.0) ** 2))
-    weight = (np.sum(on & best) / best.sum()) ** 2 / np.mean(on)
-    return float(divergence * weight * np.mean(best) ** 2)
 
 
 # -- drawing ---------------------------------------------------------------------------------

@@ -7,17 +7,17 @@ would learn which trials were promoted. A trial that a stopping rule ended has n
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hydragnn_hpo.campaign import RULES, Trial, TrialHistory, first_goal
-from hydragnn_hpo.config import CampaignConfig, Objective, Scalar
+from hydragnn_hpo.config import Objective, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.surrogate import Matrix
-from hydragnn_hpo.search import fixed_values, goal_label, goals
+from hydragnn_hpo.search import goal_label, goals
 
 FAILED = ("diverged", "out_of_memory", "bad_config", "bug")
 """Reasons for a failure that depend on the configuration, not on the machine (Law 9)."""
@@ -159,33 +159,3 @@ def target_values(rows: Iterable[TrialObservation], target: Target) -> Matrix:
     """Return the values to explain, [N]; their logarithms if ``target.log``."""
     values = [row.measured[target.key] for row in rows]
     return np.array([math.log(v) for v in values] if target.log else values, dtype=np.float64)
-
-
-ALIKE: dict[str, Callable[[Facts], object]] = {
-    "searched other parameters or ranges": lambda facts: facts.config.space,
-    "minimized something else": lambda facts: facts.config.search.objective,
-    "had another first rung": lambda facts: facts.config.search.rungs[0],
-    "fixed other values in [trial]": lambda facts: fixed_values(facts.config.trial),
-    "saw other data": lambda facts: facts.data_checksum,
-}
-"""Properties that pooled runs must share, by the phrase for a run that differs."""
-
-
-def pool_runs(runs: Sequence[Facts]) -> tuple[CampaignConfig, list[TrialObservation]]:
-    """Combine the trials of runs that searched the same space for the same objective.
-
-    Returns:
-        Configuration of the first run, and the observations of all runs.
-
-    Raises:
-        ConfigError: two runs differ in a property of ``ALIKE``.
-    """
-    first = runs[0]
-    for other in runs[1:]:
-        for difference, value_of in ALIKE.items():
-            if value_of(other) != value_of(first):
-                raise ConfigError(
-                    f"{other.run.path} {difference} than {first.run.path}: their trials cannot be "
-                    "pooled; ask for each run by itself."
-                )
-    return first.config, [row for facts in runs for row in observe_trials(facts)]

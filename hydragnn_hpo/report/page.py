@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import get_args
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,7 +21,7 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from hydragnn_hpo.report.charts import DARK, LIGHT, PlotlyValue
-from hydragnn_hpo.report.page_blocks import Cell, Data, Figure, Level, Section, flatten
+from hydragnn_hpo.report.page_blocks import Cell, Data, Figure, Section, flatten
 
 LONG_TABLE = 16
 """Number of rows above which a table scrolls in its own frame."""
@@ -142,7 +141,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(LONG=LONG_TABLE, WIDE=WIDE_TEXT, LEVELS=get_args(Level))
+    environment.globals.update(LONG=LONG_TABLE, WIDE=WIDE_TEXT)
     environment.filters["rounded"] = format_value
     environment.filters["exact"] = _exact
     environment.filters["kind"] = lambda block: type(block).__name__

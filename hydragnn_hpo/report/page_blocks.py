@@ -134,11 +134,54 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Conclusions in words, the first thing that a reader sees."""
+class Conclusion:
+    """One conclusion in words."""
 
-    groups: tuple[tuple[tuple[Level, str], ...], ...]
-    """Level and sentence of each conclusion; groups, such as targets, stand side by side."""
+    level: Level
+    sentence: str
+    topic: str = ""
+    """What it is about, the same for all targets."""
+    head: str = ""
+    """The target; empty for the search as a whole."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Conclusions in words, the first thing that a reader sees.
+
+    Those on several targets are a matrix of topics by targets, whose rows open to the sentences;
+    rows with a warning are open.
+    """
+
+    conclusions: tuple[Conclusion, ...]
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Columns of the matrix.
+
+        Returns:
+            Names of the targets; none if there are fewer than two.
+        """
+        heads = dict.fromkeys(each.head for each in self.conclusions if each.head)
+        return tuple(heads) if len(heads) > 1 else ()
+
+    @property
+    def topics(self) -> Mapping[str, Sequence[Conclusion]]:
+        """Rows of the matrix.
+
+        Returns:
+            Conclusions by topic.
+        """
+        rows: dict[str, list[Conclusion]] = {}
+        for each in self.conclusions:
+            if each.head in self.heads:
+                rows.setdefault(each.topic, []).append(each)
+        return rows
+
+    @property
+    def others(self) -> Sequence[Conclusion]:
+        """Conclusions that are not in the matrix."""
+        return [each for each in self.conclusions if each.head not in self.heads]
 
 
 @dataclass(frozen=True)

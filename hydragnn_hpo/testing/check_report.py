@@ -1,10 +1,12 @@
 """Checks of a conv, their measurements, and the report of all checks."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
+from pydantic import JsonValue
+
+from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.testing.conv_under_test import ConvUnderTest
 
 
@@ -88,35 +90,6 @@ class CheckFinding:
         return f"{self.result}: {'; '.join(parts)}" if parts else self.result
 
 
-class CheckRow(TypedDict):
-    """A ``CheckFinding`` in JSON, field by field; ``found`` is its ``measured``."""
-
-    name: str
-    asks: str
-    result: Literal["passed", "failed", "left out"]
-    found: float | None
-    limit: float | None
-    at_most: bool
-    detail: str
-    place: str
-    advice: str
-
-
-class ReportTable(TypedDict):
-    """A ``CheckReport`` in JSON: the output of ``check-layer --json``."""
-
-    conv: str
-    """Name of the conv."""
-    options: dict[str, Any]
-    """Its options by name, every value resolved."""
-    passed: bool
-    """Whether no check failed."""
-    seconds: float
-    """Time of all checks."""
-    checks: list[CheckRow]
-    """In the order of the suite."""
-
-
 @dataclass(frozen=True)
 class CheckReport:
     """The results of all checks on a conv."""
@@ -144,30 +117,17 @@ class CheckReport:
         """
         return tuple(finding for finding in self.findings if finding.failed)
 
-    def to_plain(self) -> ReportTable:
-        """Return plain data for JSON; numbers that are not finite become None."""
+    def to_plain(self) -> dict[str, JsonValue]:
+        """Return plain data for JSON; numbers that are not finite become None.
+
+        Returns:
+            The output of ``check-layer --json``: the fields, ``findings`` as ``checks``, and
+            ``passed``.
+        """
         return {
             "conv": self.conv,
             "options": self.options,
             "passed": self.passed,
             "seconds": round(self.seconds, 3),
-            "checks": [_finding_row(finding) for finding in self.findings],
+            "checks": [replace_nonfinite(asdict(finding)) for finding in self.findings],
         }
-
-
-def _finding_row(finding: CheckFinding) -> CheckRow:
-    return {
-        "name": finding.name,
-        "asks": finding.asks,
-        "result": finding.result,
-        "found": _finite_or_none(finding.measured),
-        "limit": _finite_or_none(finding.limit),
-        "at_most": finding.at_most,
-        "detail": finding.detail,
-        "place": finding.place,
-        "advice": finding.advice,
-    }
-
-
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

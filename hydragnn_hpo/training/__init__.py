@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.training.checkpoint import read_checkpoint
     from hydragnn_hpo.training.cuda_graphs import Replays
     from hydragnn_hpo.training.ddp import adopt_mpi_environment, finalize_mpi
-    from hydragnn_hpo.training.io_benchmark import IoBenchmark, measure_io
     from hydragnn_hpo.training.memory import is_out_of_memory, keep_freed_memory, release_memory
     from hydragnn_hpo.training.precision import DTYPES
     from hydragnn_hpo.training.profiler import ProfilePlan
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES",
-    "IoBenchmark",
     "ProfilePlan",
     "Replays",
     "adopt_mpi_environment",
@@ -26,7 +24,6 @@ __all__ = [
     "is_out_of_memory",
     "keep_freed_memory",
     "make_sampler",
-    "measure_io",
     "open_graphs",
     "read_checkpoint",
     "release_memory",

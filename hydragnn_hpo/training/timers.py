@@ -83,7 +83,7 @@ class EpochTimers:
     @property
     def counters(self) -> list[str]:
         """Names of the energy counters that this rank reads."""
-        return [counter.name for counter in self.energy.counters] if self.energy else []
+        return self.energy.counters if self.energy else []
 
     def count_energy(self, region: str) -> None:
         """Add the joules since the last call to ``train``, ``val`` or ``checkpoint``."""

@@ -30,7 +30,7 @@ from hydragnn_hpo.model.kernels.passes import choose_kernels
 from hydragnn_hpo.training.cuda_graphs import Replays
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.divergence import DivergenceGuard
-from hydragnn_hpo.training.energy import find_counters
+from hydragnn_hpo.training.energy import Energy, find_counters
 from hydragnn_hpo.training.optim import make_optimizer
 from hydragnn_hpo.training.parallel import ModelParallelism
 from hydragnn_hpo.training.stepper import Stepper
@@ -197,11 +197,10 @@ def joules_per_graph(bench: Bench, device: torch.device, steps: int) -> float:
     clock = clock_of(device)
     for step in range(len(bench.batches)):
         sides.ours(step)
-    counters = find_counters(device, whole_host=device.type == "cpu")
-    before = [counter.joules() for counter in counters]
+    energy = Energy(find_counters(device, whole_host=device.type == "cpu"))
     clock(lambda: [sides.ours(step) for step in range(steps)])
-    spent = sum(c.joules() - b for c, b in zip(counters, before, strict=True))
-    return spent / (steps * bench.batches[0].num_real_graphs)
+    energy.count("train")
+    return energy.take_joules().sum().item() / (steps * bench.batches[0].num_real_graphs)
 
 
 def percent_busy(bench: Bench, device: torch.device, steps: int) -> float:

@@ -54,7 +54,7 @@ def test_a_slurm_of_two_hosts_is_accepted(slurm, tmp_path):
     assert result["all-reduce sums"]["state"] == "ok"
     assert result["same result: one rank, two hosts"]["state"] == "ok"
     assert result["same result: interrupted and unbroken"]["state"] == "ok"
-    assert result["hosts with trials"]["found"] == "2 of 2"
+    assert result["hosts with trials"]["observed"] == "2 of 2"
     assert not find_orphans(run_tag(site / "campaign"))
 
 
@@ -70,7 +70,7 @@ def test_two_ranks_of_a_workstation_give_what_one_gives(tmp_path, monkeypatch):
 
     assert [stage["name"] for stage in report["stages"]] == list(STEPS)
     if site.ranks == 1:
-        assert "not testable" in findings[0].found
+        assert "not testable" in findings[0].observed
     else:
         assert [(f.check, f.state) for f in findings] == [("same result: one rank, one host", "ok")]
 

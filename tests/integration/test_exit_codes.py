@@ -63,7 +63,7 @@ MISUSED = (
     "predict structures.extxyz --ensemble run",
     "predict structures.extxyz --ensemble ensemble.zip --out some.doc",
     "serve nothing.zip",
-    "trial nothing --io synthetic",
+    "trial nothing",
     "pack --out /nowhere/env.tar",
     "check-layer schent",
     "reference lerning_rate",

@@ -10,7 +10,6 @@ ELSEWHERE = (
     "doctor",
     "run",
     "submit",
-    "trial",
     "pack",
     "check-layer",
     "ensemble export",
@@ -26,8 +25,7 @@ def test_an_answer_is_json(place: Any, name: str) -> None:
     assert json.loads(done.out or "{}") is not None
 
 
-DRY = [name for name in JSON if "--dry-run" in VALID[name] and name != "trial"]
-"""But ``trial``, whose ``--json`` goes with ``--io``: its dry run prints a file."""
+DRY = [name for name in JSON if "--dry-run" in VALID[name]]
 
 
 @pytest.mark.parametrize("name", DRY)

@@ -1,11 +1,10 @@
-"""``plan``: what a campaign takes, from its file and from its run."""
+"""``plan``: what a campaign takes, from its file."""
 
 import json
 
 import pytest
 from PIL import Image
 
-from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.config.machine import known_profiles
 from hydragnn_hpo.config.schema import to_toml
 
@@ -70,56 +69,11 @@ def test_a_plan_refuses_what_makes_no_sense(hpo, campaign):
     assert hpo.here("plan", campaign, "--structures", "500").code == 0
 
 
-def test_the_plan_of_a_finished_run_compares(finished, tmp_path):
-    figure = tmp_path / "run.png"
-    done = finished.hpo.here("plan", finished.run, "--figure", figure)
-    assert done.code == 0, done.err
-    lines = done.out.splitlines()
-    assert " trials ended; seconds per epoch were off by a factor of " in lines[0]
-    assert lines[1].split() == ["trial", "ranks", "predicted", "actual", "ratio"]
-    assert "nothing is left to do" in done.out
-    assert figure.exists()
-    plain = finished.hpo.json("plan", finished.run)
-    assert plain["forecast"] is None
-    for row in plain["ended"]:
-        assert row["ratio"] == pytest.approx(row["actual"] / row["predicted"])
-
-
-@pytest.mark.parametrize(("objective", "trials"), [(0.0, 6), (2.0, 5)])
-def test_the_plan_of_half_a_run_says_what_is_left(finished, tmp_path, objective, trials):
-    """A copy of a run, cut off when its first trial had come to rest.
-
-    Made-up results of the others lie between 0 and 1: a trial at rest goes on if it is the best,
-    and has nothing left to do if it is the worst. The others have trained no epoch: one that had
-    trained its last when the first came to rest would have nothing left to do, either.
-    """
-    run = tmp_path / "half"
-    run.mkdir()
-    (run / "campaign.toml").write_bytes((finished.run / "campaign.toml").read_bytes())
-    for name in ("data", "trials"):
-        (run / name).symlink_to(finished.run / name)
-    lines = []
-    events = list(read_journal(finished.run / "events.jsonl"))
-    first = next(event["trial"] for event in events if event["event"] == "ended")
-    for event in events:
-        if event["event"] in ("epoch", "checkpoint") and event["trial"] != first:
-            continue
-        if event["event"] == "ended":
-            lines.append(encode(event | {"objective": objective, "score": objective}))
-            break
-        lines.append(encode(event))
-    (run / "events.jsonl").write_bytes(b"".join(lines))
-    plain = finished.hpo.json("plan", run, "--slots", "2")
-    assert plain["forecast"]["trials"] == trials
-    assert plain["forecast"]["unfinished"] == 0
-    assert len(plain["ended"]) == 1
-
-
-def test_a_run_that_placed_nothing_has_no_plan(hpo, campaign):
+def test_a_run_is_not_planned(hpo):
     run = hpo.folder / "run"
     run.mkdir()
     (run / "campaign.toml").write_text(to_toml(hpo.ci_campaign()))
-    hpo.refused("plan", run, says=("no trial was placed yet",))
+    hpo.refused("plan", run, says=("is a run", "report", "campaign file"))
 
 
 def test_a_command_is_planned_by_a_constant(hpo):

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from virtual_slurm import take_ports
 
 from hydragnn_hpo.config.trial_config import STALE
 
@@ -56,36 +55,14 @@ def test_epochs_say_which_rank_was_slow(results):
     assert sum(epoch["exposed_seconds"] for epoch in epochs) > four_steps, "rank 0 waits"
 
 
-@pytest.mark.stress
-def test_two_ranks_measure_their_feeding_and_leave_nothing(hpo):
-    hpo.store()
-    hpo.trial()
-    before = hpo.files_of(hpo.folder)
-    guard, (port,) = take_ports(1)
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    meeting |= {"WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-    command = ("trial", "trial", "--io", "real", "--json")
-    with guard:
-        ranks = [hpo.start(*command, RANK=str(n), LOCAL_RANK=str(n), **meeting) for n in range(2)]
-        outputs = [rank.communicate(timeout=400)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    result = json.loads(outputs[0])
-    assert result["ranks"] == 2
-    assert set(result["seconds"]) == {"real", "cached", "synthetic"}
-    assert outputs[1] == "", "rank 0 alone speaks"
-    assert hpo.files_of(hpo.folder) == before
-
-
 def test_misused_options_of_a_trial_by_hand_are_refused(hpo):
     hpo.store()
     hpo.trial(training={"epochs": 2})
     for words, message in (
         (["--profile-ranks", "1"], "--profile-ranks: 1 is not among the ranks 0 to 0"),
         (["--profile-epochs", "x"], "--profile-epochs: 'x' is no list of numbers"),
-        (["--json"], "--json goes with --io"),
     ):
         hpo.refused("trial", "trial", *words, says=(message,))
-    assert hpo.here("trial", "trial", "--io", "tape").code == 2
     assert not (hpo.folder / "trial" / "attempts").exists()
 
 

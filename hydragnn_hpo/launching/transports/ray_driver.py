@@ -194,12 +194,7 @@ class Reservations:
         }
 
     def _choose(self, unheld: Sequence[str], nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Choose hosts to reserve that are in no other use; no more than are wanted.
-
-        Args:
-            unheld: hosts that may be chosen, in the order of choice.
-            nodes: hosts by their ids.
-        """
+        """Choose hosts to reserve that are in no other use; no more than are wanted."""
         wanted = self._join.hosts or len(nodes)
         again = [host for host in unheld if host in self._reserved]
         more = [host for host in unheld if host not in self._reserved]

@@ -197,11 +197,7 @@ class SlurmTransport(LauncherTransport):
         return news
 
     def _check_allocation(self) -> None:
-        """Raise an error if the allocation has ended; asked when a step has ended or cannot start.
-
-        Raises:
-            JobError: it has.
-        """
+        """Raise JobError if the allocation has ended; asked when a step ended or cannot start."""
         if self._state is None:
             return
         answer: str | JobError | None

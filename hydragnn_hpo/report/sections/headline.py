@@ -14,6 +14,7 @@ from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
     Cell,
+    Conclusion,
     Level,
     Number,
     Numbers,
@@ -27,6 +28,23 @@ from hydragnn_hpo.report.page_blocks import (
 logger = logging.getLogger(__name__)
 
 JOULES_PER_KWH = 3.6e6
+
+TOPICS = {
+    "mean": "error against the mean",
+    "elements": "error against the elements alone",
+    "descriptor": "error against local descriptors",
+    "single": "error against the best trial",
+    "published": "error against published ones",
+    "ranking": "sigma as a rank of errors",
+    "intervals": "90 % intervals",
+    "kinds": "90 % intervals by kind",
+    "groups": "number of groups",
+    "local": "local regressions",
+    "data": "more data",
+    "leakage": "twins outside of test",
+    "far": "values far from all others",
+}
+"""Titles by rule of the verdict; other rules have their own names."""
 
 
 def make_section(facts: Facts) -> Section:
@@ -44,12 +62,11 @@ def make_section(facts: Facts) -> Section:
     return Section("headline", "Result", lead, tuple(blocks))
 
 
-def read_verdict(facts: Facts) -> tuple[tuple[tuple[Level, str], ...], ...]:
+def read_verdict(facts: Facts) -> tuple[Conclusion, ...]:
     """Read the conclusions about the ensemble, else those in the summary of the run.
 
     Returns:
-        Level and sentence of each, grouped by target, in the order of the file; empty if there are
-        none.
+        The conclusions in the order of the file; empty if there are none.
     """
     verdict: object = facts.ensemble.get("verdict") if facts.ensemble is not None else None
     if verdict is None and facts.run.summary.exists():
@@ -59,12 +76,15 @@ def read_verdict(facts: Facts) -> tuple[tuple[tuple[Level, str], ...], ...]:
             logger.warning("the conclusions are left out: %s", error)
             return ()
         verdict = summary.get("verdict") if isinstance(summary, dict) else None
-    groups: dict[str, list[tuple[Level, str]]] = {}
+    conclusions = []
     for one in verdict if isinstance(verdict, list) else ():
         if isinstance(one, dict) and isinstance(one.get("sentence"), str):
             level: Level = one["level"] if one.get("level") in get_args(Level) else "note"
-            groups.setdefault(str(one.get("head")), []).append((level, one["sentence"]))
-    return tuple(map(tuple, groups.values()))
+            rule = str(one.get("rule", ""))
+            topic = TOPICS.get(rule, readable_name(rule))
+            head = readable_name(str(one.get("head") or ""))
+            conclusions.append(Conclusion(level, one["sentence"], topic, head))
+    return tuple(conclusions)
 
 
 def _now(facts: Facts) -> list[Block]:

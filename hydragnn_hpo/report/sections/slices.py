@@ -38,9 +38,8 @@ from hydragnn_hpo.report.sections.parallel import GOLDEN_RATIO
 from hydragnn_hpo.report.surrogate import (
     Dependence,
     draw_uniform,
-    fill_inactive,
+    encode,
     fit_forest,
-    make_design,
     partial_dependence,
 )
 from hydragnn_hpo.report.test_predictions import sample_evenly
@@ -113,24 +112,18 @@ def _fit_forest(
         rows: the trials.
         names: parameters whose dependence is computed.
     """
-    config, search = facts.config, facts.config.search
-    target = next(t for t in list_targets(rows, search.objective) if t.key == "mae")
+    config = facts.config
+    target = next(t for t in list_targets(rows, config.search.objective) if t.key == "mae")
     values = target_values(rows, target)
     if not np.ptp(values):
         return None
-    design = make_design(config.space)
-    forest = fit_forest(design.rows([row.values for row in rows]), values, seed=config.seed)
-    draws = draw_uniform(
-        config.space,
-        BACKGROUND,
-        seed=config.seed,
-        constraints=search.constraints,
-        template=config.trial,
+    forest = fit_forest(
+        encode(config.space, (row.values for row in rows)), values, seed=config.seed
     )
-    background = fill_inactive(config.space, draws, seed=config.seed)
+    background = draw_uniform(config, BACKGROUND, seed=config.seed)
 
     def predict(points: list[dict[str, Scalar]]) -> np.ndarray:
-        predicted: np.ndarray = forest.model.predict(design.rows(points))
+        predicted: np.ndarray = forest.predict(encode(config.space, points))
         return predicted
 
     of = {}
@@ -139,7 +132,7 @@ def _fit_forest(
         if over is not None:
             expected = np.exp(over.expected) if target.log else over.expected
             of[name] = Dependence(over.values, expected)
-    return ForestFit(forest.skill, of)
+    return ForestFit(float(forest.oob_score_), of)
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,13 @@ import pytest
 from hydragnn_hpo.campaign.forecast import (
     ForecastMachine,
     PricedTrial,
-    PromotionSimulation,
     TrialPricer,
     configuration_of,
     forecast_campaign,
     rung_of,
     sample_configurations,
     shortest_seconds,
-    trial_of,
 )
-from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import LimitConfig, find_profile
 from hydragnn_hpo.errors import ConfigError
@@ -154,41 +151,6 @@ def test_a_rank_with_lanes_takes_several_slots():
     assert forecast.widths == {1: 4}
 
 
-def test_what_is_left_of_a_run_is_forecast():
-    """t0 rests, t1 has two of its three epochs, t2 waits at its first rung; t3 is new."""
-
-    def at(kind, **values):
-        return {"event": kind, "time": 0.0, "epoch": 1, **values}
-
-    place = {"attempt": 1, "width": 1, "slots": ["a:0"]}
-    epoch = {"objective": 0.5, "best_objective": 0.5, "seconds": 10.0, "width": 1}
-    names = [f"t{number:04d}" for number in range(3)]
-    state = fold(
-        [
-            *[at("proposed", trial=name, values={}, until=1) for name in names],
-            *[at("placed", trial=name, **place) for name in names[:2]],
-            at("ended", trial=names[0], outcome="stopped", score=0.5, reached=1),
-            at("ended", trial=names[1], outcome="stopped", score=0.4, reached=1),
-            at("promoted", trials=[names[1]], until=3, last=False),
-            at("placed", trial=names[1], **place),
-            at("epoch", trial=names[1], reached=2, **epoch),
-        ]
-    )
-    forecast = forecast_campaign(campaign(), machine(), priced(4), state=state)
-    first = {work.name: work.seconds[0] for work in forecast.works[:3]}
-    assert first == {"t0001@3": 10.0, "t0002@1": 10.0, "t0003@1": 10.0}
-    assert {trial_of(work.name) for work in forecast.works[3:]} <= {f"t000{n}" for n in range(4)}
-    assert [rung_of(work.name) for work in forecast.works].count(9) >= 1, "there is a finalist"
-
-
-def test_a_campaign_that_ends_climbs_no_further():
-    state = fold([{"event": "ending", "time": 0.0, "epoch": 1}])
-    climbing = PromotionSimulation(
-        campaign(), [SimulatedWork("t0000@1", (1,), (10.0,))], priced(1), state
-    )
-    assert list(climbing.ended("t0000@1", 10.0)) == []
-
-
 def test_several_goals_are_climbed_by_their_front():
     config = campaign(objective=["weighted", "parameters"])
     forecast = forecast_campaign(config, machine(), priced(9))
@@ -256,36 +218,3 @@ def test_fits_on_folds_are_a_part_of_the_forecast():
     )
     assert set(fits.values()) == {(12.0 * last,)}
     assert forecast.trials == 9
-    started = fold(
-        [
-            {"event": "proposed", "trial": "t0000", "values": {}, "until": 1},
-            {
-                "event": "proposed", "trial": "t0001", "values": {"training.fold": 0},
-                "until": last, "parent": "t0000",
-            },
-        ]
-    )  # fmt: skip
-    again = forecast_campaign(config, machine(), priced(2), state=started)
-    assert not [work.name for work in again.works if "@fold" in work.name]
-
-
-def test_the_learning_curve_of_a_run_is_not_forecast_twice():
-    started = fold(
-        [
-            {"event": "proposed", "trial": "t0000", "values": {}, "until": 1},
-            {
-                "event": "proposed",
-                "trial": "t0001",
-                "values": {"training.train_share": 0.5},
-                "until": 7,
-                "parent": "t0000",
-            },
-        ]
-    )
-    config = campaign(rungs=[1], trials=1)
-    ensemble = config.ensemble.model_copy(update={"learning_curve": 1.0})
-    config = config.model_copy(update={"ensemble": ensemble})
-    forecast = forecast_campaign(config, machine(), priced(2), state=started)
-    assert sorted(work.name for work in forecast.works) == ["t0000@1", "t0001@7"]
-    assert forecast.trials == 1
-    assert [work.name for work in forecast.curve_works] == ["t0001@7"]

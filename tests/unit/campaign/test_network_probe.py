@@ -75,7 +75,7 @@ def test_pairs_are_not_judged_by_a_guess():
 
 def test_the_speed_of_a_pair_is_given_as_a_share_of_the_wire():
     profile = find_profile("frontier")  # 100 GB/s between hosts at best
-    result = {f.check: f.found for f in check_pairs({PAIR: answer(24e9)}, {}, profile)}
+    result = {f.check: f.observed for f in check_pairs({PAIR: answer(24e9)}, {}, profile)}
     assert result["all-reduce bus bandwidth"] == "24 GB/s, 24 % of the wire's"
 
 
@@ -87,7 +87,7 @@ def test_wrong_sums_and_pairs_that_never_met_are_wrong():
         ("all-reduce sums", "wrong", ("e", "f")),
     }
     (wrong,) = [f for f in findings if f.hosts == ("a", "b") and f.state == "wrong"]
-    assert "rank 1 of host node2" in wrong.found
+    assert "rank 1 of host node2" in wrong.observed
     assert wrong.cure
 
 

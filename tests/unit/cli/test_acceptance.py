@@ -96,13 +96,13 @@ def states(findings):
 def test_a_good_campaign_is_ok(run):
     findings = check_campaign(list(journal()), HOSTS, run)
     assert set(states(findings).values()) == {"ok"}
-    assert findings[0].found == "2 of 2 that began"
+    assert findings[0].observed == "2 of 2 that began"
 
 
 def test_a_host_without_trials_is_named(run):
     findings = check_campaign(list(journal(second="a:1")), HOSTS, run)
     (idle,) = (finding for finding in findings if finding.check == "hosts with trials")
-    assert (idle.state, idle.hosts, idle.found) == ("wrong", ("b",), "1 of 2")
+    assert (idle.state, idle.hosts, idle.observed) == ("wrong", ("b",), "1 of 2")
 
 
 def test_a_result_that_is_gone_is_missed(run):
@@ -110,7 +110,7 @@ def test_a_result_that_is_gone_is_missed(run):
     findings = check_campaign(list(journal()), HOSTS, run)
     (kept,) = (finding for finding in findings if finding.check == "results kept")
     assert kept.state == "wrong"
-    assert "t0" in kept.found
+    assert "t0" in kept.observed
 
 
 @pytest.mark.parametrize(("reason", "state"), [("bug", "wrong"), ("diverged", "ok")])

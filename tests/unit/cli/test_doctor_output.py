@@ -30,7 +30,7 @@ def test_a_whole_machine_fits_one_screen():
     assert rows[0].where.startswith("85 hosts: frontier[00003,00100")
     assert rows[1].where == "8,107 of 8,192"
     assert all(len(row.where) <= MOST_LETTERS for row in rows)
-    assert (rows[0].found, rows[1].found) == ("3 GB to 8151 GB", "0 GB to 8191 GB")
+    assert (rows[0].observed, rows[1].observed) == ("3 GB to 8151 GB", "0 GB to 8191 GB")
     assert len(drawn(findings).splitlines()) < 20
 
 

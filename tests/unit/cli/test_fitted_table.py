@@ -168,14 +168,6 @@ def of_machines(run, built):
     yield machine_command.list_table([profile.config for profile in profiles]), []
 
 
-def of_io(run, built):
-    ways = {"real": 123.4, "cached": 12.34, "synthetic": 1.234}
-    benchmark = SimpleNamespace(
-        steps=10, ranks=2, seconds=ways, graphs_per_second=ways, parts={"loading": 9.876}
-    )
-    yield tables.feeding_table(benchmark), ["123400.00", "9876.00"]
-
-
 MAKERS = (
     of_leaderboard,
     of_ensemble,
@@ -186,7 +178,6 @@ MAKERS = (
     of_data,
     of_layers,
     of_machines,
-    of_io,
 )
 
 

@@ -8,7 +8,6 @@ import pytest
 from hydragnn_hpo.campaign.forecast import Forecast, ForecastMachine
 from hydragnn_hpo.cli.plan_report import advice_lines, report_lines, report_plain
 from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.placement.cost_model import TrialPrediction
 from hydragnn_hpo.placement.simulator import CAUSES, Bar, SimulatedWork, SimulationResult
 
 SLOTS, HOUR = 80, 3600.0
@@ -70,12 +69,10 @@ def test_what_is_left_undone_and_what_is_no_trial_is_reported():
     assert messages[1].startswith("3 of 4 drawn configurations are no valid trial")
 
 
-def planned(result, comparisons=()):
+def planned(result):
     search = SimpleNamespace(rungs=(1, 4), finalists=2)
     config = SimpleNamespace(name="mine", search=search)
-    return SimpleNamespace(
-        config=config, data="a store", forecast=result, comparisons=comparisons, bars=()
-    )
+    return SimpleNamespace(config=config, data="a store", forecast=result)
 
 
 def test_what_a_person_reads():
@@ -117,12 +114,3 @@ def test_many_widths_are_written_in_short():
     )
     line = next(line for line in lines if line.startswith("attempts"))
     assert "8, of 1 to 8 ranks, half of them up to 5" in line
-
-
-def test_hindsight_shows_the_worst_first():
-    rows = (TrialPrediction("t0000", 1, 1.0, 1.1), TrialPrediction("t0001", 2, 1.0, 0.25))
-    lines = list(report_lines(planned(None, rows)))
-    assert lines[0].startswith("mine: 2 trials ended; seconds per epoch were off by a factor of ")
-    assert [line.split()[0] for line in lines[2:4]] == ["t0001", "t0000"]
-    assert lines[-1] == "mine: nothing is left to do"
-    assert report_plain(planned(None, rows))["ended"][1]["ratio"] == 0.25

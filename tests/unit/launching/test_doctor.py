@@ -89,7 +89,7 @@ def test_what_a_scheduler_means_is_reported(tmp_path, kind, present, machine, st
     profile = find_profile(machine)
     finding = scheduler_finding(hosts, present, profile)
     assert finding.state == state
-    assert message in finding.found
+    assert message in finding.observed
     on_site = machine is None or kind == "slurm"
     assert is_on_site(profile, hosts) == on_site
     request = make_request(profile, hosts, tmp_path, {})

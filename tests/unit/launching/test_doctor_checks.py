@@ -152,7 +152,7 @@ def test_one_host_of_eight_is_named_with_a_cure(check, state, changes):
 
     assert bad(findings) == {(check, state, ("n5",))}
     (finding,) = [finding for finding in findings if finding.state == state]
-    assert finding.found
+    assert finding.observed
     assert bool(finding.cure) == finding.bad
     excluded = to_exclude(findings, expect().hosts)
     assert list(excluded) == (["n5"] if finding.bad else [])
@@ -178,7 +178,7 @@ def test_a_file_that_two_hosts_made_and_one_that_no_host_made():
     twice = answers("n1", shared={"won": (2, 3)})
     findings = run_checks(twice, expect())
     assert bad(findings) == {("shared exclusive creation", "wrong", ())}
-    assert [f.found for f in findings if f.state == "wrong"] == [
+    assert [f.observed for f in findings if f.state == "wrong"] == [
         "1 of 4 files made by several hosts"
     ]
     nobody = {"n1": host("n1"), "n2": host("n2")}
@@ -190,7 +190,7 @@ def test_a_clock_that_no_file_server_judges_is_compared_with_ours():
     findings = run_checks(answers() | {"n4": late}, expect())
     assert bad(findings) == {("clock", "wrong", ("n4",))}
     (finding,) = [finding for finding in findings if finding.state == "wrong"]
-    assert finding.found == "99.0 s behind the controller"  # 900 - 999
+    assert finding.observed == "99.0 s behind the controller"  # 900 - 999
 
 
 def test_half_may_be_excluded_but_not_more():
@@ -247,11 +247,11 @@ def test_devices_that_no_tool_lists_are_not_called_lost():
 def test_nothing_that_moves_a_terminal_is_kept():
     hostile = "node1\x1b[2J\x07\nrm\u202e\x9b31m"
     finding = Finding("a\tcheck", "wrong", hostile, hostile, hostile, (hostile,))
-    for text in (finding.check, finding.found, finding.expected, finding.cure, *finding.hosts):
+    for text in (finding.check, finding.observed, finding.expected, finding.cure, *finding.hosts):
         assert text.isprintable()
     assert clean("node1\x1b[2J") == r"node1\x1b[2J"
     assert clean("x" * 400) == "x" * 400
-    assert len(Finding("check", "ok", "x" * 401).found) == 400
+    assert len(Finding("check", "ok", "x" * 401).observed) == 400
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_job_with_a_part_of_its_hosts_memory_is_told_how_to_get_all():
     few = {name: host(name, system={"memory_mb": 500}) for name in ("n0", "n1")}
     found = [f for f in run_checks(few, expect(in_job=True)) if f.check == "limits"]
     assert {f.state for f in found} == {"wrong"}
-    assert found[0].found == "0.5 GB of 540.9 GB memory for the job"
+    assert found[0].observed == "0.5 GB of 540.9 GB memory for the job"
     assert "salloc --mem=0" in found[0].cure
     here = [f for f in run_checks(few, expect(in_job=False)) if f.check == "limits"]
     assert {f.state for f in here} == {"ok"}

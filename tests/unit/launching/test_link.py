@@ -277,12 +277,3 @@ def test_an_address_is_read_as_it_was_written(tmp_path):
     (tmp_path / "controller" / "address.json").write_text("{")
     with pytest.raises(StorageError, match=r"address\.json: cannot be read .*: run again"):
         read_address(tmp_path)
-
-
-def test_a_run_of_before_curve_is_taken_over_once_its_leases_are_over(tmp_path):
-    (tmp_path / "controller").mkdir()
-    door = tmp_path / "controller" / "door.json"
-    door.write_text('{"address": "1.2.3.4", "port": 5, "epoch": 6, "token": "t", '
-                    '"lease_seconds": 12.5, "tag": "abc"}')  # fmt: skip
-    address = read_address(tmp_path)
-    assert (address.epoch, address.lease_seconds, address.port) == (6, 12.5, 0)

@@ -12,8 +12,10 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from hydragnn_hpo.config.search_config import ParameterConfig as Parameter
 from hydragnn_hpo.errors import ConfigError, HydraError, RunError
 from hydragnn_hpo.report import export_formats
 from hydragnn_hpo.report.export_formats import (
@@ -24,6 +26,7 @@ from hydragnn_hpo.report.export_formats import (
     isolate_tracker,
 )
 from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.report.surrogate import make_distribution
 
 NOTHING = """
 name = "nothing"
@@ -387,3 +390,17 @@ def test_their_libraries_see_nothing_of_the_user(
         assert os.environ["HOME"] == str(tmp_path)
         assert os.environ["UNRELATED"] == "kept"
     assert dict(os.environ) == before
+
+
+def test_distributions_mean_what_the_space_means() -> None:
+    def of(**values: Any) -> optuna.distributions.BaseDistribution:
+        return make_distribution(Parameter(**values))
+
+    assert of(choices=("a", 2, True)) == CategoricalDistribution(("a", 2, True))
+    assert of(low=1, high=5) == IntDistribution(1, 5)
+    assert of(low=1, high=64, log=True) == IntDistribution(1, 64, log=True)
+    assert of(low=16, high=60, step=16) == IntDistribution(16, 48, step=16)
+    assert of(low=1e-4, high=0.1, log=True) == FloatDistribution(1e-4, 0.1, log=True)
+    assert of(low=3.5, high=5.0, step=0.5) == FloatDistribution(3.5, 5.0, step=0.5)
+    assert of(low=0, high=1, step=0.25) == FloatDistribution(0.0, 1.0, step=0.25)
+    assert of(low=0.0, high=1.0, step=0.3) == FloatDistribution(0.0, 0.9, step=0.3)

@@ -23,6 +23,7 @@ from hydragnn_hpo.report.observations import Target, TrialObservation, list_targ
 from hydragnn_hpo.report.page_blocks import Doubtful
 from hydragnn_hpo.report.sections import importance as section
 from hydragnn_hpo.report.surrogate import draw_uniform
+from hydragnn_hpo.search import active_parameters
 
 MAE = Target("mae", "objective")
 FAILURE = Target("failure", "P(failure)", log=False)
@@ -42,8 +43,18 @@ def campaign(space):
     return parse_config(plain, CampaignConfig, "campaign")
 
 
+def draw(space, count, seed=0):
+    """Return the active values of evenly drawn configurations."""
+    named = {
+        name: one if isinstance(one, dict) else one.model_dump(exclude_unset=True)
+        for name, one in space.items()
+    }
+    config = campaign(named)
+    return [active_parameters(config.space, v) for v in draw_uniform(config, count, seed=seed)]
+
+
 def rows_of(config, count, of, key="mae", seed=0):
-    return [TrialObservation(v, {key: of(v)}) for v in draw_uniform(config.space, count, seed=seed)]
+    return [TrialObservation(v, {key: of(v)}) for v in draw(config.space, count, seed)]
 
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.stress) for seed in (1, 2, 3))]
@@ -146,7 +157,7 @@ def test_odd_campaigns_are_one_sentence(one, count, of, message):
 )
 def test_too_few_failures_or_too_few_others(failures, message):
     config = campaign({"x": X})
-    drawn = draw_uniform(config.space, 40, seed=0)
+    drawn = draw(config.space, 40, 0)
     rows = [TrialObservation(v, {"failure": float(n < failures)}) for n, v in enumerate(drawn)]
     assert message in analyse_importance(config, rows, FAILURE).doubt
 
@@ -166,7 +177,7 @@ def test_failures_have_causes():
 def test_all_failures_are_compared_with_all_trials_however_shares_round():
     # 14 / 100 * 100 is above 14: a trial that did not fail would count, and with it all of them
     config = campaign({"x": X, "c": {"choices": ["a", "b"]}})
-    drawn = sorted(draw_uniform(config.space, 100, seed=0), key=lambda v: v["x"])
+    drawn = sorted(draw(config.space, 100, 0), key=lambda v: v["x"])
     rows = [TrialObservation(v, {"failure": float(n < 14)}) for n, v in enumerate(drawn)]
     assert analyse_importance(config, rows, FAILURE).effects["x"].ped_anova > 0.8
 
@@ -186,7 +197,7 @@ def divergence(column, best):
 
 def test_ped_anova_is_the_formula_of_its_paper():
     space = {"a": Parameter(low=1, high=6), "b": Parameter(choices=tuple("wxyz"))}
-    rows = draw_uniform(space, 3000, seed=0)
+    rows = draw(space, 3000, 0)
     rng = np.random.default_rng(1)
     values = np.array([r["a"] + 2.0 * (r["b"] == "x") for r in rows]) + rng.normal(size=3000)
     best = values <= np.sort(values)[299]
@@ -201,7 +212,7 @@ def test_ped_anova_is_the_formula_of_its_paper():
 def test_fanova_is_the_variance_of_the_marginals():
     # f = 3 x + y over [0, 1]^2, z nothing: variances 9 / 12 and 1 / 12
     space = {name: Parameter(low=0.0, high=1.0) for name in "xyz"}
-    rows = draw_uniform(space, 1000, seed=2)
+    rows = draw(space, 1000, 2)
     values = np.array([3.0 * row["x"] + row["y"] for row in rows])
     actual = fanova(space, rows, values, seed=0)
     assert actual == pytest.approx({"x": 0.9, "y": 0.1, "z": 0.0}, abs=0.02)
@@ -210,7 +221,7 @@ def test_fanova_is_the_variance_of_the_marginals():
 def test_fanova_takes_logarithms_where_the_search_does():
     # log10 rate is even over [-4, -1]: half of the space is below 10^-2.5
     space = {"rate": Parameter(low=1e-4, high=1e-1, log=True), "x": Parameter(low=0.0, high=1.0)}
-    rows = draw_uniform(space, 1000, seed=3)
+    rows = draw(space, 1000, 3)
     values = np.array([float(r["rate"] < 10**-2.5) + float(r["x"] < 0.5) for r in rows])
     actual = fanova(space, rows, values, seed=0)
     assert actual == pytest.approx({"rate": 0.5, "x": 0.5}, abs=0.03)
@@ -218,7 +229,7 @@ def test_fanova_takes_logarithms_where_the_search_does():
 
 def test_too_few_good_trials_are_no_basis():
     space = {"x": Parameter(low=0.0, high=1.0)}
-    rows = draw_uniform(space, 50, seed=0)
+    rows = draw(space, 50, 0)
     values = np.array([row["x"] for row in rows])
     assert ped_anova(space, rows[:49], values[:49], share=0.1) is None
     assert ped_anova(space, rows, values, share=0.1) == {"x": 1.0}
@@ -230,7 +241,7 @@ def test_a_parameter_that_acts_only_where_it_is_on_anova():
         "heads": Parameter(choices=(1, 2, 4, 8), when={"conv": "gat"}),
         "idle": Parameter(low=0.0, high=1.0, when={"conv": "gin"}),
     }
-    rows = draw_uniform(space, 600, seed=5)
+    rows = draw(space, 600, 5)
     values = np.array([r.get("heads", 4.5) for r in rows]) + 0.1 * np.arange(600) / 600
     for importance in (
         fanova(space, rows, values, seed=0),
@@ -241,7 +252,7 @@ def test_a_parameter_that_acts_only_where_it_is_on_anova():
 
 def test_constants_and_spaces_of_one_value():
     space = {"one": Parameter(choices=("a",)), "x": Parameter(low=0.0, high=1.0)}
-    rows = draw_uniform(space, 60, seed=1)
+    rows = draw(space, 60, 1)
     values = np.array([row["x"] for row in rows])
     assert fanova(space, rows, values, seed=0)["one"] == pytest.approx(0.0, abs=1e-12)
     assert ped_anova(space, rows, values, share=0.1) == {"one": 0.0, "x": 1.0}
@@ -251,7 +262,7 @@ def test_constants_and_spaces_of_one_value():
 def test_steps_that_do_not_meet_the_upper_end():
     # 0, 0.3, 0.6, 0.9: the range ends at 1
     space = {"x": Parameter(low=0.0, high=1.0, step=0.3), "n": Parameter(low=1, high=9, step=3)}
-    rows = draw_uniform(space, 100, seed=1)
+    rows = draw(space, 100, 1)
     values = np.array([row["x"] for row in rows])
     assert ped_anova(space, rows, values, share=0.1)["x"] > 0.9
     assert fanova(space, rows, values, seed=0)["x"] > 0.9
@@ -260,7 +271,7 @@ def test_steps_that_do_not_meet_the_upper_end():
 def test_values_outside_of_the_space_count_at_its_ends():
     """A person may add trials with any values."""
     space = {"n": Parameter(low=1, high=4), "x": Parameter(low=0.0, high=1.0)}
-    rows = [*draw_uniform(space, 60, seed=1), {"n": 9, "x": 2.0}]
+    rows = [*draw(space, 60, 1), {"n": 9, "x": 2.0}]
     values = np.array([row["n"] for row in rows], dtype=float)
     assert ped_anova(space, rows, values, share=0.1)["n"] > 0.5
     assert fanova(space, rows, values, seed=0)["n"] > 0.9

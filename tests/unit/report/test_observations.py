@@ -15,7 +15,6 @@ from hydragnn_hpo.report.observations import (
     choose_targets,
     list_targets,
     observe_trials,
-    pool_runs,
     target_values,
 )
 
@@ -116,38 +115,6 @@ def test_an_unknown_head_is_one_sentence():
         choose_targets(rows, "weighted", ["memory"])
     with pytest.raises(RunError, match="no trial has come to rest"):
         choose_targets([], "weighted", ["mae"])
-
-
-@pytest.mark.parametrize(
-    ("change", "pattern"),
-    [
-        (("low = 16", "low = 32"), "searched other parameters"),
-        (('objective = "weighted"', 'objective = "parameters"'), "minimized something else"),
-        (("rungs = [3,", "rungs = [4,"), "had another first rung"),
-        (("[trial.heads.gap]", "[trial.heads.gap]\nweight = 2.0"), "fixed other values"),
-    ],
-)
-def test_runs_of_another_search_are_refused(tmp_path, change, pattern):
-    one, other = (make_campaign(tmp_path / name, trials=12) for name in "ab")
-    text = other.campaign.read_text()
-    assert change[0] in text
-    other.campaign.write_text(text.replace(*change))
-    with pytest.raises(ConfigError, match=pattern):
-        pool_runs([read_facts(one), read_facts(other)])
-
-
-def test_runs_are_pooled_over_one_space_and_the_same_data(tmp_path):
-    one, other = (
-        read_facts(make_campaign(tmp_path / str(seed), trials=12 + seed, seed=seed))
-        for seed in range(2)
-    )
-    _, rows = pool_runs([one, other])
-    assert len(rows) == 12 + 13
-    for event in other.events:
-        if event["event"] == "opened":
-            event["data"] = "something else"
-    with pytest.raises(ConfigError, match="saw other data"):
-        pool_runs([one, other])
 
 
 def test_fits_of_the_learning_curve_are_not_among_the_scored_trials():

@@ -21,7 +21,7 @@ from hydragnn_hpo.report.sections import SECTIONS, parallel
 from hydragnn_hpo.report.sections.parallel import parameter_axis, round_ticks
 from hydragnn_hpo.report.sections.pareto import collect_costs, pareto_places, read_latencies
 from hydragnn_hpo.report.sections.trials import make_details
-from hydragnn_hpo.report.surrogate import fill_inactive, grid_values, partial_dependence
+from hydragnn_hpo.report.surrogate import grid_values, partial_dependence
 
 NORM = "test_norm_error"
 SEARCH = ("parallel", "slices", "pareto", "heads", "members", "importance", "slots", "worst")
@@ -323,9 +323,6 @@ def test_grids_name_all_choices_and_spread_over_ranges() -> None:
     assert grid_values(SPACE["n"]) == [1, 2, 3]
     fine = grid_values(ParameterConfig(low=1e-4, high=1e-1, log=True))
     assert np.diff(np.log10(np.array(fine, float))) == pytest.approx(3 / 11, rel=1e-3)
-    full = fill_inactive(SPACE, [{"x": 0.5, "n": 2, "kind": "a"}], seed=1)[0]
-    assert {k: full[k] for k in ("x", "n", "kind")} == {"x": 0.5, "n": 2, "kind": "a"}
-    assert 0.0 <= full["only_b"] <= 2.0
 
 
 def test_slices_follow_the_planted_effect_and_noise_is_doubted(tmp_path: Path) -> None:

@@ -5,15 +5,16 @@ import math
 
 import numpy as np
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.config.search_config import ParameterConfig as Parameter
 from hydragnn_hpo.report.surrogate import (
     AT_A_TIME,
     draw_uniform,
+    encode,
+    encode_active,
     fit_forest,
-    make_design,
-    make_distribution,
     shap_values,
 )
 
@@ -27,44 +28,32 @@ SPACE = {
 }
 
 
+def campaign(space, *constraints):
+    plain = {name: one.model_dump(exclude_unset=True) for name, one in space.items()}
+    search = {"trials": 10, "rungs": [1], "finalists": 1, "constraints": list(constraints)}
+    named = {"name": "drawn", "command": {"argv": ["true"]}, "space": plain, "search": search}
+    return parse_config(named, CampaignConfig, "campaign")
+
+
 def test_a_row_by_hand():
     on = {"conv": "gat", "heads": 2, "rate": 1e-3, "width": 32, "norm": False, "fixed": "one"}
     off = {"conv": "pna", "rate": 1e-2, "width": 64, "norm": True, "fixed": "one"}
-    rows = make_design(SPACE).rows([on, off])
-    assert rows.tolist() == [
-        [0, 1, 0, 1, 1, pytest.approx(math.log(1e-3)), 32, 1],
-        [0, 0, 1, 0, 0, pytest.approx(math.log(1e-2)), 64, 0],
-    ]
+    assert encode(SPACE, [on, off]) == pytest.approx(
+        np.array(
+            [[1 / 2, 3 / 4, 1 / 2, 3 / 8, 3 / 4, 1 / 2], [5 / 6, 1 / 4, 1, 7 / 8, 1 / 4, 1 / 2]]
+        )
+    )
+    assert encode(SPACE, [off | {"width": 640}])[0, 3] == 1.0
 
 
 def test_true_is_not_one():
     space = {"a": Parameter(choices=(1, True, "1"))}
-    assert make_design(space).rows([{"a": True}]).tolist() == [[0, 1, 0]]
-
-
-def test_being_on_is_credited_to_what_decides_it():
-    design = make_design(SPACE)
-    owners = {
-        (c.parameter, c.kind): design.names[int(np.argmax(row))]
-        for c, row in zip(design.columns, design.credits, strict=True)
-    }
-    assert owners[("heads", "active")] == "conv"
-    assert owners[("heads", "level")] == "heads"
-    assert design.credits.sum(axis=1).tolist() == [1.0] * len(design.columns)
-
-
-def test_two_deciders_share():
-    space = {
-        "a": Parameter(choices=(0, 1)),
-        "b": Parameter(choices=(0, 1)),
-        "c": Parameter(low=0.0, high=1.0, when={"a": 1, "b": 1}),
-    }
-    assert make_design(space).credits[-1].tolist() == [0.5, 0.5, 0.0]
+    assert encode(space, [{"a": True}]).tolist() == [[0.5]]
 
 
 def test_positions_of_what_is_off_are_unknown():
     values = {"conv": "pna", "rate": 1e-3, "width": 16, "norm": True, "fixed": "one"}
-    (row,) = make_design(SPACE).positions([values])
+    (row,) = encode_active(SPACE, [values])
     assert row[0] == pytest.approx(5 / 6)
     assert math.isnan(row[1])
     assert row[2] == pytest.approx(0.5)
@@ -72,20 +61,20 @@ def test_positions_of_what_is_off_are_unknown():
 
 
 def test_draws_are_even_over_the_space_and_heed_constraints():
-    drawn = draw_uniform(SPACE, 3000, seed=1, constraints=("width > 16 or conv == 'gin'",))
-    assert drawn == draw_uniform(SPACE, 3000, seed=1, constraints=("width > 16 or conv == 'gin'",))
+    config = campaign(SPACE, "width > 16 or conv == 'gin'")
+    drawn = draw_uniform(config, 3000, seed=1)
+    assert drawn == draw_uniform(config, 3000, seed=1)
     assert len(drawn) == 3000
     assert all(v["width"] > 16 or v["conv"] == "gin" for v in drawn)
-    assert all(("heads" in v) == (v["conv"] == "gat") for v in drawn)
+    assert all(v.keys() == SPACE.keys() for v in drawn)
     # of 12 pairs of conv and width, 10 are left, 4 of them with gin
     assert sum(v["conv"] == "gin" for v in drawn) / 3000 == pytest.approx(0.4, abs=0.03)
     assert sum(v["rate"] < 1e-3 for v in drawn) / 3000 == pytest.approx(0.5, abs=0.03)
 
 
 def test_a_space_that_constraints_empty_gives_no_draws():
-    assert (
-        draw_uniform({"a": Parameter(low=0.0, high=1.0)}, 4, seed=0, constraints=("a > 2",)) == []
-    )
+    config = campaign({"a": Parameter(low=0.0, high=1.0)}, "a > 2")
+    assert draw_uniform(config, 4, seed=0) == []
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +93,7 @@ def test_shapley_values_are_those_of_their_definition(fitted):
     def worth(point, players):
         mixed = background.copy()
         mixed[:, list(players)] = point[list(players)]
-        return model.model.predict(mixed).mean()
+        return model.predict(mixed).mean()
 
     def part(point, player):
         others = [p for p in range(4) if p != player]
@@ -125,31 +114,17 @@ def test_parts_sum_to_the_difference_from_the_average(fitted):
     points = np.concatenate([rows, rows])[: 2 * AT_A_TIME + 3]  # over the ends of calls
     background = np.random.default_rng(1).random((30, 4))
     total = shap_values(model, points, background).sum(axis=1)
-    expected = model.model.predict(points) - model.model.predict(background).mean()
+    expected = model.predict(points) - model.predict(background).mean()
     assert total == pytest.approx(expected, abs=1e-6)
 
 
 def test_skill_is_the_variance_explained_of_rows_that_trees_have_not_seen(fitted):
     rows, values, model = fitted
     unseen = [[] for _ in values]
-    trees = model.model
+    trees = model
     for tree, seen in zip(trees.estimators_, trees.estimators_samples_, strict=True):
         for row in set(range(len(values))) - set(seen):
             unseen[row].append(tree.predict(rows[row : row + 1])[0])
     errors = values - [np.mean(predictions) for predictions in unseen]
     around = values - values.mean()
-    assert model.skill == pytest.approx(1 - errors @ errors / (around @ around))
-
-
-def test_distributions_mean_what_the_space_means():
-    def of(**values):
-        return make_distribution(Parameter(**values))
-
-    assert of(choices=("a", 2, True)) == CategoricalDistribution(("a", 2, True))
-    assert of(low=1, high=5) == IntDistribution(1, 5)
-    assert of(low=1, high=64, log=True) == IntDistribution(1, 64, log=True)
-    assert of(low=16, high=60, step=16) == IntDistribution(16, 48, step=16)
-    assert of(low=1e-4, high=0.1, log=True) == FloatDistribution(1e-4, 0.1, log=True)
-    assert of(low=3.5, high=5.0, step=0.5) == FloatDistribution(3.5, 5.0, step=0.5)
-    assert of(low=0, high=1, step=0.25) == FloatDistribution(0.0, 1.0, step=0.25)
-    assert of(low=0.0, high=1.0, step=0.3) == FloatDistribution(0.0, 0.9, step=0.3)
+    assert model.oob_score_ == pytest.approx(1 - errors @ errors / (around @ around))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from hydragnn_hpo.energy_counters import Count, Reading
 from hydragnn_hpo.training import timers as module
 from hydragnn_hpo.training.ddp import Ranks, allreduce_tensors
 from hydragnn_hpo.training.energy import PARTS, REGIONS, Energy
@@ -23,17 +24,10 @@ from hydragnn_hpo.training.timers import (
 )
 
 
-class Clock:
-    """A counter of joules that rises by 10 whenever it is read."""
-
-    name, part = "clock", "host"
-
-    def __init__(self):
-        self.total = 0.0
-
-    def joules(self):
-        self.total += 10.0
-        return self.total
+def rising():
+    """Return a reader of a counter of joules that rises by 10 whenever it is read."""
+    total = itertools.count(0.0, 10.0)
+    return lambda: Reading({"clock": Count(next(total), "host")})
 
 
 @pytest.fixture
@@ -95,7 +89,7 @@ def test_what_nothing_measured_is_left_out():
 
 
 def test_joules_are_reported_by_region():
-    meter = EpochTimers(energy=Energy([Clock()]))
+    meter = EpochTimers(energy=Energy(rising()))
     for region in ("train", "train", "val", "checkpoint"):
         meter.count_energy(region)
     alone = Ranks(0, 1, torch.device("cpu"))
@@ -127,7 +121,7 @@ def test_milliseconds_make_no_straggler():
 
 
 def test_epochs_say_where_their_time_went(train, monkeypatch):
-    monkeypatch.setattr(module, "find_counters", lambda *_, **__: [Clock()])
+    monkeypatch.setattr(module, "find_counters", lambda *_, **__: rising())
     reads = itertools.count()  # each look at the clock takes a second, and nothing else
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(reads)))
     trainer = train()

@@ -8,7 +8,7 @@ from unit.report.tiny_run import at, ended, facts_of, placed, trained
 
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit, time_unit
-from hydragnn_hpo.report.page_blocks import Code, Figure, Table, Text, Verdict, flatten
+from hydragnn_hpo.report.page_blocks import Code, Conclusion, Figure, Table, Text, Verdict, flatten
 from hydragnn_hpo.report.sections import costs, failures, headline, progress, provenance
 
 
@@ -84,7 +84,10 @@ def test_the_verdict_of_the_summary_stands_first_and_what_is_no_verdict_is_left_
         "no sentence",
     ]
     for content, expected in (
-        ({"verdict": given}, ((("good", "It works."),), (("note", "<b>Loud</b>"),))),
+        (
+            {"verdict": given},
+            (Conclusion("good", "It works.", "a"), Conclusion("note", "<b>Loud</b>", "b", "gap")),
+        ),
         ({"verdict": "none"}, ()),
         ({}, ()),
         ([], ()),
