@@ -1,7 +1,7 @@
 """An ensemble's table and test predictions for a campaign that was made, not run."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,8 @@ def make_ensemble(run: RunDir, state: State, card: CardConfig, *, seed: int) -> 
         heads[name] = {"unit": target.unit} | _scores(test[name], predicted, known)
         curves[name] = compute_curves(predicted, known)
         shares = np.full(len(best), 1.0 / len(best))
-        alike = compute_diversity(test[name].predictions, test[name].truth, shares)
-        diversity[name] = {"members": names} | asdict(alike)
+        predictions = test[name].predictions
+        diversity[name] = compute_diversity(names, predictions, test[name].truth, shares)
         sigma = predicted.sigma(known)
         arrays |= {
             f"{name}/half90": known.half_width(sigma),
