@@ -6,7 +6,7 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, Utilization
-    from hydragnn_hpo.campaign.backends import backend_on, check_host_count, make_backend
+    from hydragnn_hpo.campaign.backends import check_host_count, make_backend
     from hydragnn_hpo.campaign.campaign_checks import (
         CHECKS,
         CheckedCampaign,
@@ -99,7 +99,6 @@ __all__ = [
     "TrialStatus",
     "UserRequest",
     "Utilization",
-    "backend_on",
     "build_status",
     "check_campaign",
     "check_host_count",

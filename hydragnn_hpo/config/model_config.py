@@ -96,8 +96,9 @@ class ModelConfig(Config):
     features: Width = 64
     """Channels per node."""
 
-    layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)] = 3
-    """Rounds of message passing."""
+    layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 3
+    """Rounds of message passing. With 0 the heads read the embedding of each atom alone, and
+    geometry counts only for ``encoding``, ``repulsion`` and heads of ``kind`` conv."""
 
     cutoff: Cutoff = 5.0
     """Longest edge used, in angstrom; at most the store's cutoff."""
@@ -142,17 +143,21 @@ class ModelConfig(Config):
     shared_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
     """Number of linear maps that the graph heads of one branch share, before their own."""
 
+    atom_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
+    """Number of linear maps, each with its activation, through which a head that pools features
+    sends every atom before. Pooling forgets which atom had what: a property that depends on one
+    kind of atom, as many gaps do, is easier to read before it."""
+
     repulsion: Literal["none", "zbl"] = "none"
     """``zbl``: add the screened repulsion of nuclei to energies, so that atoms closer than any in
     the data repel each other."""
 
     kernels: Literal["auto", "eager", "numba", "triton"] = "auto"
-    """Implementation of the passes over the edges, and of products with weights on AMD processors
-    with vectors of 512 bits. ``eager``: torch's operations. ``numba``: loops compiled for the CPU
-    (extra ``fast``), in fp32 and fp64. ``triton``: loops compiled for CUDA and ROCm devices (torch
-    for these brings Triton), also in bf16, which they sum in fp32 and round once. What loops do not
-    know runs as with ``eager``. ``auto``: the loops of the device, where they are installed.
-    Results differ in rounding only."""
+    """Implementation of the passes over the edges. ``eager``: torch's operations. ``numba``: loops
+    compiled for the CPU (extra ``fast``), in fp32 and fp64. ``triton``: loops compiled for CUDA and
+    ROCm devices (torch for these brings Triton), also in bf16, which they sum in fp32 and round
+    once. What loops do not know runs as with ``eager``. ``auto``: the loops of the device, where
+    they are installed. Results differ in rounding only."""
 
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the conv; those left out take their defaults."""
@@ -184,7 +189,8 @@ class ModelConfig(Config):
                 f"attention_heads is {self.attention_heads}, which does not divide features "
                 f"{self.features}: choose a divisor."
             )
-        self.spec.check(self.dimensions(vectors=False)[0], self.conv_options)
+        for first in self.dimensions(vectors=False)[:1]:
+            self.spec.check(first, self.conv_options)
         return self
 
     @property
@@ -350,7 +356,8 @@ def head_parameters(model: ModelConfig, head: HeadConfig, target: Target) -> int
     fused = len(model.attributes) if model.conditioning == "fuse" else 0
     score = linear(f, 1) if head.pool == "attention" else 0
     first, *rest = mlp_widths(f, head, target)
-    return score + chain(first + fused, *rest)
+    pooled = 0 if pool_of(head, target) == "contributions" else model.atom_layers
+    return pooled * linear(f, f) + score + chain(first + fused, *rest)
 
 
 def norm_parameters(model: ModelConfig) -> int:
@@ -374,7 +381,7 @@ def trunk_parameters(model: ModelConfig, state_is_read: bool) -> int:
     if attributes and model.conditioning == "concat":
         total += linear(f + attributes, f)
     elif attributes and model.conditioning == "film":
-        total += model.layers * chain(attributes, f, 2 * f)
+        total += max(model.layers, 1) * chain(attributes, f, 2 * f)
     return total
 
 

@@ -509,6 +509,11 @@ class TrialHeads(Config):
                 f"head '{name}' predicts {what}, derivatives of an energy that training.precision "
                 '= "bf16" gives 8 bits: use fp32 or tf32, or set training.bf16_derivatives = true.'
             )
+        if not self.model.layers:
+            raise ValueError(
+                f"head '{name}' predicts {what}, and with model.layers = 0 no energy depends on "
+                "positions: let layers be at least 1, or drop the head."
+            )
         if not self.model.spec.forces:
             able = ", ".join(sorted(key for key, spec in CONV_SPECS.items() if spec.forces))
             raise ValueError(
@@ -535,6 +540,11 @@ class TrialHeads(Config):
             raise ValueError(
                 f"head '{name}' predicts dipoles of structures with the charge '{charge}', which "
                 f"the model does not read: add '{charge}' to model.attributes."
+            )
+        if not self.model.layers and not reads_positions(target):
+            raise ValueError(
+                f"head '{name}' predicts a {target['shape']}, and with model.layers = 0 the model "
+                "has no vectors: let layers be at least 1, or drop the head."
             )
         if not self.model.spec.vectors and not reads_positions(target):
             able = ", ".join(sorted(key for key, spec in CONV_SPECS.items() if spec.vectors))

@@ -120,7 +120,7 @@ def pass_bytes(config: TrialConfig, targets: Mapping[str, Any]) -> PassBytes:
     """
     model, recompute = config.model, config.parallel.recompute
     once = kept_bytes(model, 0.0, 0.0)
-    per_layer = 1.0 / model.layers
+    per_layer = 1.0 / max(model.layers, 1)
     node, edge, triplet = (
         (kept_bytes(model, *sizes) - once) * ((per_layer if recompute else 1.0) + per_layer)
         for sizes in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))

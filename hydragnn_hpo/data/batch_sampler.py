@@ -231,7 +231,7 @@ def predict_graph_costs(graphs: GraphSet, model: ModelConfig) -> NDArray[np.floa
         graphs: all graphs.
         model: the model.
     """
-    moved = MOVED * model.layers * model.features
+    moved = MOVED * max(model.layers, 1) * model.features
     once = forward_flops(model, 0.0, 0.0)  # constant per step, for any graphs
     per_node = forward_flops(model, 1.0, 0.0) - once + moved
     per_edge = forward_flops(model, 0.0, 1.0) - once + moved

@@ -44,7 +44,7 @@ from hydragnn_hpo.data.readers.source import (
 from hydragnn_hpo.data.readers.table import KNOWN, read_head
 from hydragnn_hpo.data.readers.text_folder import holds_cfg
 from hydragnn_hpo.data.run_folders import find_repeats
-from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, names_splits, propose_split
+from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, is_split, propose_split
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
 from hydragnn_hpo.data.targets import (
     UNKNOWN,
@@ -447,14 +447,15 @@ def _add_texts(
     used = {*roles, *runs, *dict(proposals.left_out), *table.numbers}
     texts = {key: counts for key, counts in table.texts.items() if key not in used}
     names = {target.name for target in proposals.targets}
-    properties = {key: counts for key, counts in texts.items() if not names_splits(key)}
+    splits = {key for key, counts in texts.items() if is_split(key, counts)}
+    properties = {key: counts for key, counts in texts.items() if key not in splits}
     classes = propose_classes(properties, len(sample.structures), names)
     known = {target.key for target in classes}
     text, split = (
         "is text, a head predicts numbers",
-        "is named as a split, but cannot be used as one",
+        "holds a split, but is not the one that is used",
     )
-    others = [(key, split if names_splits(key) else text) for key in texts if key not in known]
+    others = [(key, split if key in splits else text) for key in texts if key not in known]
     others += [(key, "names the run that a structure is a frame of") for key in sorted(runs)]
     return replace(
         proposals,

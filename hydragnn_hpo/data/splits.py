@@ -5,7 +5,7 @@ Shapes: G graphs.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,7 +161,7 @@ def propose_split(
         labels: for each text property the number of structures with each text.
         runs: runs of frames among the structures that were read.
     """
-    full = {key: _without_empty(counts) for key, counts in labels.items() if names_splits(key)}
+    full = {key: _without_empty(counts) for key, counts in labels.items() if is_split(key, counts)}
     named_splits = ((k, _find_test(counts, read)) for k, counts in full.items())
     published, test = next(((k, t) for k, t in named_splits if t is not None), (None, "test"))
     kept = None if published is None else _explain_published(published, test, full[published], read)
@@ -246,15 +246,26 @@ def _warn_of_calibration(groups: int, what: str) -> str | None:
     )
 
 
-def names_splits(key: str) -> bool:
-    """Check whether a property is named as one that holds a published split.
+def is_split(key: str, counts: Collection[str]) -> bool:
+    """Check whether a property holds a published split, by its name or its values.
 
-    >>> names_splits("Split"), names_splits("scaffold_split_0"), names_splits("splitting")
+    Args:
+        key: its name.
+        counts: its values.
+
+    >>> is_split("Split", []), is_split("scaffold_split_0", []), is_split("splitting", [])
     (True, True, False)
+    >>> is_split("part", ["train", "test"]), is_split("phase", ["test", "fcc"])
+    (True, False)
     """
-    return _SPLIT_NAME.search(key.lower()) is not None
+    words = {value.strip().lower() for value in counts} - {""}
+    is_named = _SPLIT_NAME.search(key.lower()) is not None
+    return is_named or (len(words) > 1 and words <= _SPLIT_WORDS)
 
 
+_SPLIT_WORDS = {
+    *("train", "training", "val", "valid", "validation", "dev", "test", "testing", "holdout"),
+}
 _SPLIT_NAME = re.compile(r"^(set|subset|fold|partition)$|(^|[\W_])splits?([\W_]?\d+)?$")
 
 

@@ -346,12 +346,33 @@ def explained_variance(values: Array, weights: Array, fit: NDArray[np.bool_]) ->
         1 for a perfect fit, 0 for one as good as the mean, below 0 for a worse one.
     """
     held = ~fit
-    design, right = weights[fit], values[fit]
-    penalty = 1e-6 * np.eye(design.shape[1]) * max(float((design**2).mean()), 1e-12)
-    numbers = np.linalg.solve(design.T @ design + penalty * len(design), design.T @ right)
-    residual = values[held] - weights[held] @ numbers
+    residual = values[held] - weights[held] @ fit_elements(values[fit], weights[fit])
     variance = max(float(np.var(values[held])) * len(residual), 1e-300)
     return 1.0 - float((residual**2).sum()) / variance
+
+
+def fit_elements(values: Array, weights: Array) -> Array:
+    """Return the coefficient of each element of least squares with a small penalty, [Z]."""
+    penalty = 1e-6 * np.eye(weights.shape[1]) * max(float((weights**2).mean()), 1e-12)
+    gram = weights.T @ weights + penalty * len(weights)
+    return np.asarray(np.linalg.solve(gram, weights.T @ values), dtype=np.float64)
+
+
+HEAVY = 1.8
+"""Standard deviation over mean absolute deviation from which tails are heavy: 1.25 is that of a
+normal distribution, 1.41 of a Laplace distribution, 1.57 of Student's with 3 degrees."""
+
+
+def has_heavy_tails(values: Array, weights: Array) -> bool:
+    """Check whether few values hold most of the spread that is left beside the elements.
+
+    Args:
+        values: value of each structure, [G].
+        weights: weight of each element, [G, Z].
+    """
+    rest = values - weights @ fit_elements(values, weights)
+    deviation = float(np.abs(rest - np.median(rest)).mean())
+    return len(values) >= MIN_FITTED and bool(rest.std() > HEAVY * deviation > 0.0)
 
 
 def constant_factor(values: Array, others: Array, sizes: Array | float = 1.0) -> float | None:
@@ -443,6 +464,8 @@ class TargetProposal:
     """Whether the property grows with the structure and is not an energy."""
     head: bool = True
     """Whether the first campaign predicts the target."""
+    heavy_tailed: bool = False
+    """Whether few structures hold most of its spread, see ``has_heavy_tails``."""
     why: tuple[str, ...] = ()
     """Reasons for these values, for comments in the card."""
     spread: str = ""
@@ -1004,11 +1027,14 @@ class _Proposer:
             why.append(MARK)
         if without_head:
             why.append("not predicted at first: with forces there, a potential seems to be wanted")
+        is_sum = extensive or energy == "total"
+        weights = counts if is_sum else counts / counts.sum(axis=1, keepdims=True)
         return replace(
             start,
             unit=unit,
             energy=energy,
             extensive=extensive,
+            heavy_tailed=has_heavy_tails(values, weights),
             head=not (without_head or prop.is_mark),
             why=tuple(why),
         )

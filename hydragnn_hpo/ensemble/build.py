@@ -235,7 +235,7 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
         calibration_data=data if data is not None and data.values <= MOST_VALUES else None,
         features=features,
         local=simpler.local,
-        local_members=joined.models,
+        local_members=tuple(member.models for member in joined.members),
     )
     write_artefact(context.run.ensemble, content)
     return table
@@ -1063,6 +1063,8 @@ def make_manifest(
     """
     members = np.flatnonzero(members_in_any(list(choice.best.values()))).tolist()
     models = [context.candidates[c].config.model for c in members]
+    train = context.rows_of("train")
+    sizes = context.graphs.num_nodes()[train]
     # Counting within the shortest cutoff stays possible after any member is pruned.
     shortest = min(model.cutoff for model in models)
     return Manifest(
@@ -1081,16 +1083,10 @@ def make_manifest(
         commit=read_commit(),
         licence=context.campaign.ensemble.licence,
         strata=context.strata,
-        coordination=measure_coordination(context.take(context.rows_of("train")), shortest),
-        sizes=_measure_sizes(context),
+        coordination=measure_coordination(context.take(train), shortest),
+        sizes=(int(sizes.min()), int(sizes.max())),
         **_needs(context, models),
     )
-
-
-def _measure_sizes(context: BuildContext) -> tuple[int, int]:
-    """Return the numbers of atoms of the smallest and the largest training structure."""
-    sizes = context.graphs.num_nodes()[context.rows_of("train")]
-    return int(sizes.min()), int(sizes.max())
 
 
 def _describe_origin(context: BuildContext, choice: MemberSelection) -> CreatedBy:

@@ -346,14 +346,17 @@ def evaluate_ensemble(
         DataError: no structure has a label.
     """
     parts: dict[str, list[_Rows]] = {name: [] for name in heads}
-    structures = _Structures()
+    compositions = list[Compositions]()
+    chemistry = list[np.ndarray]()
     trust = list[str]()
     errors = list[str]()
     for some in labelled:
         errors.extend(some.errors)
-        structures.add(some)
+        groups = np.asarray(some.group, dtype=np.int64)
+        compositions.append(replace(Compositions.of(some.columns), groups=groups))
+        chemistry.append(Strata("chemistry").names(some.columns))
         trust += _predict(ensemble, some.columns, parts, len(trust))
-    facts = structures.facts(by)
+    facts = _collect_facts(compositions, chemistry, by)
     done = Evaluation({}, len(trust), facts.compositions, trust, errors)
     for name, rows in parts.items():
         if rows:
@@ -396,32 +399,26 @@ class _StructureFacts(NamedTuple):
         return None if self.kinds is None else self.kinds[graph]
 
 
-class _Structures:
-    """Collects facts about structures, some at a time."""
+def _collect_facts(
+    parts: Sequence[Compositions], chemistry: Sequence[np.ndarray], by: By | Literal["element"]
+) -> _StructureFacts:
+    """Return the facts of all structures; a single group says nothing, so each is then its own.
 
-    def __init__(self) -> None:
-        """Start without any."""
-        self._compositions: list[Compositions] = []
-        self._chemistry: list[np.ndarray] = []
-
-    def add(self, some: LabelledStructures) -> None:
-        """Add some structures."""
-        groups = np.asarray(some.group, dtype=np.int64)
-        self._compositions.append(replace(Compositions.of(some.columns), groups=groups))
-        self._chemistry.append(Strata("chemistry").names(some.columns))
-
-    def facts(self, by: By | Literal["element"]) -> _StructureFacts:
-        """Return the facts of all; a single group says nothing, so each is then its own."""
-        every = Compositions.join(self._compositions)
-        sizes = every.sizes
-        kinds = None
-        if by == "size" and len(sizes):  # thirds of these structures, not of the calibration's
-            kinds = size_strata(sizes).of_sizes(sizes)
-        elif by == "chemistry" and len(sizes):
-            kinds = np.concatenate(self._chemistry)
-        if len(np.unique(every.groups)) < 2:
-            every = replace(every, groups=np.arange(len(sizes)))
-        return _StructureFacts(every, kinds, by == "element")
+    Args:
+        parts: names, atoms and groups, batch after batch.
+        chemistry: kind of each structure by its anions, [G], batch after batch.
+        by: what gets figures of its own.
+    """
+    every = Compositions.join(parts)
+    sizes = every.sizes
+    kinds = None
+    if by == "size" and len(sizes):  # thirds of these structures, not of the calibration's
+        kinds = size_strata(sizes).of_sizes(sizes)
+    elif by == "chemistry" and len(sizes):
+        kinds = np.concatenate(chemistry)
+    if len(np.unique(every.groups)) < 2:
+        every = replace(every, groups=np.arange(len(sizes)))
+    return _StructureFacts(every, kinds, by == "element")
 
 
 def _predict(

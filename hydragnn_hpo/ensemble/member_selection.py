@@ -197,7 +197,7 @@ def average_bags(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np.
     return weights
 
 
-def judge_good(heads: Sequence[ScoredHead]) -> np.ndarray:
+def weigh_by_loss(heads: Sequence[ScoredHead]) -> np.ndarray:
     """Return weights by the losses of the candidates, nearly equal for those that are as good, [C].
 
     The weight is the inverse square of the loss, times exp(-z^2 / 2) for a candidate whose loss
@@ -234,7 +234,7 @@ def judge_good(heads: Sequence[ScoredHead]) -> np.ndarray:
 
 
 def shrink_weights(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
-    """Average greedy selections of some candidates, shrunk towards the weights of ``judge_good``.
+    """Average greedy selections of some candidates, shrunk towards the weights by loss.
 
     With G groups the average counts G / (G + ``EQUAL_GROUPS``).
 
@@ -250,9 +250,8 @@ def shrink_weights(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
     """
     groups = len(np.unique(np.concatenate([head.group for head in heads])))
     known = groups / (groups + EQUAL_GROUPS)
-    weights: np.ndarray = known * average_bags(heads, Terms(rounds)) + (1.0 - known) * judge_good(
-        heads
-    )
+    drawn = average_bags(heads, Terms(rounds))
+    weights: np.ndarray = known * drawn + (1.0 - known) * weigh_by_loss(heads)
     return weights
 
 

@@ -59,15 +59,13 @@ Share = dict[str, bytes]
 file has the suffix ``""``."""
 
 
-class ProvenanceRecord(TypedDict):
-    """Where the numbers of an output come from."""
+class OutputRecord(TypedDict):
+    """Units and provenance of the numbers of an output."""
 
-    ensemble_sha256: str
-    """Checksum of the ensemble's file."""
-    campaign: str
-    """Campaign that made the ensemble."""
-    package: str
-    """Version of hydragnn-hpo that wrote the ensemble."""
+    units: dict[str, str]
+    """Unit by head."""
+    provenance: dict[str, str]
+    """The ensemble's checksum, its campaign, and the version of hydragnn-hpo that wrote it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,14 +176,15 @@ class OutputColumns:
         """
         return tuple(key for key in self.keep if key not in present)
 
-    def provenance(self) -> ProvenanceRecord:
-        """Return where the numbers come from."""
+    def describe(self) -> OutputRecord:
+        """Return the units, and where the numbers come from."""
         manifest = self.manifest
-        return {
+        provenance = {
             "ensemble_sha256": self.ensemble,
             "campaign": manifest.created_by.campaign,
             "package": manifest.package,
         }
+        return {"units": manifest.units(), "provenance": provenance}
 
 
 def split_nodes(columns: Columns, values: np.ndarray) -> list[np.ndarray]:

@@ -134,15 +134,6 @@ class JoinedModels:
     judged: dict[str, LocalJoining] = field(default_factory=dict)
     """By head, also of those that none joins: errors with and without."""
 
-    @property
-    def models(self) -> tuple[LocalModels, ...]:
-        """The K regressions without the predictions that they correct.
-
-        Returns:
-            In the order of ``members``.
-        """
-        return tuple(member.models for member in self.members)
-
     def widen_heads(
         self, context: BuildContext, heads: Mapping[str, ScoredHead]
     ) -> dict[str, ScoredHead]:

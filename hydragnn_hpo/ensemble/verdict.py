@@ -403,20 +403,20 @@ def judge(
     sentences = list[VerdictSentence]()
     for head in heads:
         for rule, judge_head in HEAD_RULES.items():
-            conclusion = judge_head(head)
-            if conclusion is None or (head.absent and conclusion.level == "good"):
+            assessment = judge_head(head)
+            if assessment is None or (head.absent and assessment.level == "good"):
                 continue
-            if head.leaks and conclusion.level == "good":
-                conclusion = conclusion._replace(level="note")
-            sentences.append(_say(rule, conclusion, head.name))
+            if head.leaks and assessment.level == "good":
+                assessment = assessment._replace(level="note")
+            sentences.append(_say(rule, assessment, head.name))
     if search is not None:
-        conclusions = {rule: judge_part(search) for rule, judge_part in SEARCH_RULES.items()}
-        sentences += [_say(rule, known) for rule, known in conclusions.items() if known is not None]
+        assessments = {rule: judge_part(search) for rule, judge_part in SEARCH_RULES.items()}
+        sentences += [_say(rule, known) for rule, known in assessments.items() if known is not None]
     return sentences
 
 
-def _say(rule: str, conclusion: "Conclusion", head: str | None = None) -> VerdictSentence:
-    level, sentence, because = conclusion
+def _say(rule: str, assessment: "Assessment", head: str | None = None) -> VerdictSentence:
+    level, sentence, because = assessment
     return {"rule": rule, "head": head, "level": level, "sentence": sentence, "because": because}
 
 
@@ -440,7 +440,7 @@ def judge_missing(name: str, splits: Sequence[str]) -> VerdictSentence:
     }
 
 
-class Conclusion(NamedTuple):
+class Assessment(NamedTuple):
     """What a rule says."""
 
     level: VerdictLevel
@@ -454,12 +454,12 @@ class Conclusion(NamedTuple):
 _CLEARLY = f"threshold {CLEAR:g} standard errors of the difference"
 
 
-def judge_classes(head: HeadEvidence) -> Conclusion | None:
+def judge_classes(head: HeadEvidence) -> Assessment | None:
     """Name the classes that no structure has: nothing is known about their predictions."""
     if not head.absent:
         return None
     named = _list_first([repr(name) for name in head.absent])
-    return Conclusion(
+    return Assessment(
         "warning",
         f"{head.title} was tested on no structure of {named} (of {len(head.classes)} classes): "
         "whether it finds such structures is not known; label more of them.",
@@ -467,7 +467,7 @@ def judge_classes(head: HeadEvidence) -> Conclusion | None:
     )
 
 
-def judge_leakage(head: HeadEvidence) -> Conclusion | None:
+def judge_leakage(head: HeadEvidence) -> Assessment | None:
     """Warn where test structures have twins among those that the ensemble is made from."""
     if not head.remembered:
         return None
@@ -477,8 +477,8 @@ def judge_leakage(head: HeadEvidence) -> Conclusion | None:
     )
     because = f"threshold {100 * MOST_REMEMBERED:.0f} % of the test structures"
     if not head.leaks:
-        return Conclusion("note", f"{shown}.", because)
-    return Conclusion(
+        return Assessment("note", f"{shown}.", because)
+    return Assessment(
         "warning",
         f"SERIOUS: {shown}: errors tell how well these are remembered, not how well new structures "
         "are predicted. Keep what belongs together in one split (split.group in the card).",
@@ -486,7 +486,7 @@ def judge_leakage(head: HeadEvidence) -> Conclusion | None:
     )
 
 
-def judge_mean(head: HeadEvidence) -> Conclusion | None:
+def judge_mean(head: HeadEvidence) -> Assessment | None:
     """Compare the error with that of always predicting the mean."""
     if not head.mean.mae > 0:
         return None
@@ -494,28 +494,28 @@ def judge_mean(head: HeadEvidence) -> Conclusion | None:
     share = f"{100 * ratio:.0f} % of the error of {head.constant}"
     because = f"threshold {NOT_LEARNED}: a constant predicts as well"
     if ratio > NOT_LEARNED:
-        return Conclusion(
+        return Assessment(
             "warning",
             f"{head.title} was not learned: {head.error} is {share}. Check whether it depends on "
             "the structure alone.",
             because,
         )
     if not head.learned:
-        return Conclusion(
+        return Assessment(
             "warning",
             f"{head.title} was not clearly learned: {head.error} is {share}, which "
             f"{head.of_groups} cannot tell from chance. Label more structures.",
             _CLEARLY,
         )
-    return Conclusion("good", f"{head.title}: {head.error}, {share} ({head.of_groups}).", because)
+    return Assessment("good", f"{head.title}: {head.error}, {share} ({head.of_groups}).", because)
 
 
-def judge_far(head: HeadEvidence) -> Conclusion | None:
+def judge_far(head: HeadEvidence) -> Assessment | None:
     """Name a structure whose label or error is far from all others."""
     if head.far is None:
         return None
     structure, value, median, is_error = head.far
-    return Conclusion(
+    return Assessment(
         "warning",
         f"{head.title}: the {'error' if is_error else 'label'} of structure {structure}, "
         f"{value:.3g}{head.in_unit}, is far from all others (median {median:.3g}): one wrong label "
@@ -524,7 +524,7 @@ def judge_far(head: HeadEvidence) -> Conclusion | None:
     )
 
 
-def judge_elements(head: HeadEvidence) -> Conclusion | None:
+def judge_elements(head: HeadEvidence) -> Assessment | None:
     """Compare the error with that of a model that sees only elements."""
     model = "the mean of each element" if head.is_node else "a linear model of the composition"
     return _compare_with_simpler(
@@ -536,7 +536,7 @@ def judge_elements(head: HeadEvidence) -> Conclusion | None:
     )
 
 
-def judge_descriptor(head: HeadEvidence) -> Conclusion | None:
+def judge_descriptor(head: HeadEvidence) -> Assessment | None:
     """Compare the error with that of a regression on local descriptors."""
     return _compare_with_simpler(
         head,
@@ -552,7 +552,7 @@ def judge_descriptor(head: HeadEvidence) -> Conclusion | None:
 
 def _compare_with_simpler(
     head: HeadEvidence, other: Comparison, *, model: str, weak: tuple[str, str], strong: str
-) -> Conclusion | None:
+) -> Assessment | None:
     """Compare the error with that of a simpler model; None where that says no more than the mean.
 
     Args:
@@ -567,18 +567,18 @@ def _compare_with_simpler(
     errors = f"as {model} has {other.mae:.3g}{head.in_unit}, the ensemble {head.mae:.3g}"
     if other.z > -CLEAR:
         claim, advice = weak
-        return Conclusion("warning", f"{head.title}: {claim}, {errors}; {advice}.", _CLEARLY)
-    return Conclusion("good", f"{head.title}: {strong}, {errors}.", _CLEARLY)
+        return Assessment("warning", f"{head.title}: {claim}, {errors}; {advice}.", _CLEARLY)
+    return Assessment("good", f"{head.title}: {strong}, {errors}.", _CLEARLY)
 
 
-def judge_local(head: HeadEvidence) -> Conclusion | None:
+def judge_local(head: HeadEvidence) -> Assessment | None:
     """Name the regression on local descriptors that is a member, and what it gains."""
     if head.local is None or not head.local["weight"]:
         return None
     before = head.local["mae_without"]
     after = head.local["mae_with"]
     gain = 100 * (1 - after / before)
-    return Conclusion(
+    return Assessment(
         "good",
         f"{head.title}: a regression on local descriptors is a member, with the weight "
         f"{head.local['weight']:.2f}, as it lowers the error by {gain:.0f} %, from "
@@ -587,7 +587,7 @@ def judge_local(head: HeadEvidence) -> Conclusion | None:
     )
 
 
-def judge_single(head: HeadEvidence) -> Conclusion | None:
+def judge_single(head: HeadEvidence) -> Assessment | None:
     """Compare the ensemble with its best trial alone."""
     other, z = head.single
     if not other > 0 or not head.learned:
@@ -609,10 +609,10 @@ def judge_single(head: HeadEvidence) -> Conclusion | None:
         way = way if abs(change) >= 0.5 else "as good as"
         sentence = f"is {way} {reference}: {head.of_groups} cannot tell them apart."
     because = f"{_CLEARLY}; the trial is fixed before test"
-    return Conclusion(level, f"{head.title}: the ensemble {sentence}", because)
+    return Assessment(level, f"{head.title}: the ensemble {sentence}", because)
 
 
-def judge_ranking(head: HeadEvidence) -> Conclusion | None:
+def judge_ranking(head: HeadEvidence) -> Assessment | None:
     """Check whether sigma ranks errors."""
     rho = head.spearman
     if not math.isfinite(rho) or head.groups < 3:
@@ -636,10 +636,10 @@ def judge_ranking(head: HeadEvidence) -> Conclusion | None:
         )
     else:
         sentence = f"ranks the errors (Spearman {rho:.2f}); it may be used to pick structures."
-    return Conclusion(level, f"{head.title}: sigma {sentence}", because)
+    return Assessment(level, f"{head.title}: sigma {sentence}", because)
 
 
-def judge_intervals(head: HeadEvidence) -> Conclusion | None:
+def judge_intervals(head: HeadEvidence) -> Assessment | None:
     """Check whether 90 % intervals hold 90 %."""
     if not math.isfinite(head.inside) or not head.groups:
         return None
@@ -655,7 +655,7 @@ def judge_intervals(head: HeadEvidence) -> Conclusion | None:
     else:
         level = "good"
         judged = f" ({head.of_groups})."
-    return Conclusion(
+    return Assessment(
         level,
         f"{head.title}: the 90 % {head.regions} hold {100 * head.inside:.0f} % of the values"
         f"{judged}",
@@ -663,7 +663,7 @@ def judge_intervals(head: HeadEvidence) -> Conclusion | None:
     )
 
 
-def judge_kinds(head: HeadEvidence) -> Conclusion | None:
+def judge_kinds(head: HeadEvidence) -> Assessment | None:
     """Name the elements and sizes whose intervals hold too few values."""
 
     def is_low(kind: KindCoverage) -> bool:
@@ -673,20 +673,20 @@ def judge_kinds(head: HeadEvidence) -> Conclusion | None:
     if not low:
         return None
     named = _list_first([f"{kind.kind} ({100 * kind.inside:.0f} %)" for kind in low])
-    return Conclusion(
+    return Assessment(
         "warning",
         f"{head.title}: the 90 % {head.regions} are too narrow for {named}.",
         f"a binomial band of 99 % around 90 %; kinds of at least {FEW_OF_KIND} groups",
     )
 
 
-def judge_groups(head: HeadEvidence) -> Conclusion | None:
+def judge_groups(head: HeadEvidence) -> Assessment | None:
     """Warn where few groups of structures stand behind error and intervals."""
     count = head.calibration_groups
     if min(head.groups, count or head.groups) >= FEW_GROUPS:
         return None
     calibrated = f", and calibrated on {count}" if count else ""
-    return Conclusion(
+    return Assessment(
         "note",
         f"{head.title} was tested on {head.of_groups}{calibrated}: errors and {head.regions} are "
         "rough; label more structures for test and cal.",
@@ -694,13 +694,13 @@ def judge_groups(head: HeadEvidence) -> Conclusion | None:
     )
 
 
-def judge_published(head: HeadEvidence) -> Conclusion | None:
+def judge_published(head: HeadEvidence) -> Assessment | None:
     """Compare the error with a published one."""
     if head.published is None or not head.published.mae:
         return None
     mae, by = head.published
     ratio = head.mae / mae
-    return Conclusion(
+    return Assessment(
         "good" if ratio <= 1 else "note",
         f"{head.title}: {head.error}, {100 * abs(1 - ratio):.0f} % "
         f"{'below' if ratio < 1 else 'above'} the published {mae:.3g} of {by}; compare the splits "
@@ -713,7 +713,7 @@ def _change(gain: float) -> str:
     return f"{'fell' if gain >= 0 else 'rose'} by {100 * abs(gain):.0f} %"
 
 
-def judge_data(head: HeadEvidence) -> Conclusion | None:
+def judge_data(head: HeadEvidence) -> Assessment | None:
     """Judge from a learning curve whether more training data should help."""
     if head.data is None or not all(head.data.maes):
         return None
@@ -746,16 +746,16 @@ def judge_data(head: HeadEvidence) -> Conclusion | None:
         f"thresholds {100 * MORE_DATA:.0f} % and {CLEAR:g} standard errors (+-) for twice the "
         f"data, on sel; three fits of {curve.epochs} of {curve.full} epochs, of equally many steps"
     )
-    return Conclusion("note", f"{head.title}: {sentence}", because)
+    return Assessment("note", f"{head.title}: {sentence}", because)
 
 
-def judge_training(search: SearchEvidence) -> Conclusion | None:
+def judge_training(search: SearchEvidence) -> Assessment | None:
     """Check whether the best trial was still getting better when it ended."""
     epochs = len(search.curve)
     gain = _late_gain(search.curve, epochs // 4) if epochs >= 8 else 0.0
     if gain < GAIN:
         return None
-    return Conclusion(
+    return Assessment(
         "note",
         f"longer training should help: {search.best}, the best trial, still gained "
         f"{100 * gain:.0f} % in its last {epochs // 4} of {epochs} epochs; raise search.rungs.",
@@ -763,13 +763,13 @@ def judge_training(search: SearchEvidence) -> Conclusion | None:
     )
 
 
-def judge_search(search: SearchEvidence) -> Conclusion | None:
+def judge_search(search: SearchEvidence) -> Assessment | None:
     """Check whether the search was still finding better trials when it ended."""
     count = len(search.objectives)
     gain = _late_gain(search.objectives, count // 3) if count >= 9 else 0.0
     if gain < GAIN:
         return None
-    return Conclusion(
+    return Assessment(
         "note",
         f"more search should help: the last {count // 3} of {count} trials lowered the best "
         f"objective by {100 * gain:.0f} %; raise search.trials.",
@@ -783,11 +783,11 @@ def _late_gain(values: Sequence[float], late: int) -> float:
     return 1 - min(values) / before if before > 0 else 0.0
 
 
-def judge_members(search: SearchEvidence) -> Conclusion | None:
+def judge_members(search: SearchEvidence) -> Assessment | None:
     """Warn where a single trial is the whole ensemble."""
     if search.candidates != 1:
         return None
-    return Conclusion(
+    return Assessment(
         "warning",
         "one trial is all there is: its ensemble has no spread, so all predictions of a head have "
         "the same sigma; run more trials to the full budget.",
@@ -795,7 +795,7 @@ def judge_members(search: SearchEvidence) -> Conclusion | None:
     )
 
 
-HEAD_RULES: dict[str, Callable[[HeadEvidence], Conclusion | None]] = {
+HEAD_RULES: dict[str, Callable[[HeadEvidence], Assessment | None]] = {
     "classes": judge_classes,
     "leakage": judge_leakage,
     "mean": judge_mean,
@@ -811,7 +811,7 @@ HEAD_RULES: dict[str, Callable[[HeadEvidence], Conclusion | None]] = {
     "groups": judge_groups,
     "data": judge_data,
 }
-SEARCH_RULES: dict[str, Callable[[SearchEvidence], Conclusion | None]] = {
+SEARCH_RULES: dict[str, Callable[[SearchEvidence], Assessment | None]] = {
     "members": judge_members,
     "training": judge_training,
     "search": judge_search,

@@ -248,7 +248,8 @@ class Trunk(nn.Module):
         self.known = GraphAttributes(config.attributes, stats) if count else None
         concatenates = count and config.conditioning == "concat"
         self.beside = ConcatConditioning(features, count) if concatenates else None
-        films = config.layers if count and config.conditioning == "film" else 0
+        # Without rounds the embedding is conditioned.
+        films = max(config.layers, 1) if count and config.conditioning == "film" else 0
         self.films = nn.ModuleList(FiLM(features, count) for _ in range(films))
 
     def edges(self, batch: Batch) -> Edges:
@@ -263,6 +264,8 @@ class Trunk(nn.Module):
         padding = Padding.of(batch) if len(self.rounds) else None
         state = None
         context = RoundContext(batch, edges, attributes, padding)
+        if not len(self.convs) and attributes is not None and len(self.films):
+            scalars = self.films[0](scalars, attributes, batch)
         for layer in range(len(self.convs)):
             scalars, state = self.apply_round(self.run_round, layer, scalars, state, context)
         return TrunkFeatures(scalars, self._vectors(scalars, state), state, edges, attributes)
@@ -514,6 +517,10 @@ class GraphHead(nn.Module):
         self.pool = (
             AttentionPool(model.features) if pool == "attention" else POOLS.get(pool, pool_mean)
         )
+        maps = 0 if self.contributes else model.atom_layers
+        self.atom_mlp = mlp([model.features] * (maps + 1))
+        if maps:
+            self.atom_mlp.append(nn.SiLU())
         self.mlp = mlp((first + self.fused, *rest))
 
     def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
@@ -530,7 +537,7 @@ class GraphHead(nn.Module):
                 self.mlp, self._concatenate(shared(features.scalars), attributes)
             )
             return _split_output(numbers, self.width, batch=batch, power=self.power)
-        pooled = shared(self.pool(features.scalars, batch))
+        pooled = shared(self.pool(self.atom_mlp(features.scalars), batch))
         joined = self._concatenate(pooled, self._fused_attributes(features, None))
         return _split_output(apply_with_float32_output(self.mlp, joined), self.width)
 
@@ -937,10 +944,11 @@ def _energies_of_derivatives(
             f"{'atom' if target['level'] == 'node' else 'structure'} from vectors of atoms, conv "
             f"'{model.conv}' carries none: choose another conv, or drop the head."
         )
-    if energies and not describe_conv(model.conv).forces:
+    if energies and not (describe_conv(model.conv).forces and model.layers):
         raise ConfigError(
-            f"head '{next(iter(energies))}' is a derivative, conv '{model.conv}' gives none: "
-            "choose another conv, or drop the head."
+            f"head '{next(iter(energies))}' is a derivative, {model.layers} rounds of conv "
+            f"'{model.conv}' give none: choose another conv, let layers be at least 1, or drop the "
+            "head."
         )
     return energies
 

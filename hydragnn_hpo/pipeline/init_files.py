@@ -216,7 +216,10 @@ def _count_usable(inspection: Inspection) -> int:
 
 def _make_hints(inspection: Inspection) -> HeadHints:
     targets = inspection.proposals.targets
-    return HeadHints({t.name: t.why[-1] if t.why else "left to you" for t in targets if not t.head})
+    return HeadHints(
+        {t.name: t.why[-1] if t.why else "left to you" for t in targets if not t.head},
+        frozenset(t.name for t in targets if t.heavy_tailed),
+    )
 
 
 def _fit_campaign(

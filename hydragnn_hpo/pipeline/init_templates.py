@@ -1,7 +1,7 @@
 """Render what init writes: a commented card from an inspection, and a first campaign for a card."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,11 @@ from hydragnn_hpo.campaign import SearchBudget
 from hydragnn_hpo.config import (
     INVARIANT,
     CardConfig,
+    HeadConfig,
     ParameterConfig,
     TargetConfig,
+    is_graph_scalar,
+    pool_of,
     render_toml,
 )
 from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, search_ranges
@@ -244,6 +247,10 @@ weight = 10.0
 # An energy is a sum over atoms.
 pool = "contributions"
 {% endif %}
+{% if name in hints.heavy_tailed %}
+# Few structures hold most of the spread: their squares would hide the others.
+loss = "mae"
+{% endif %}
 {% endfor %}
 {% for name in card.targets if name not in heads %}
 
@@ -272,6 +279,10 @@ steps_per_epoch = {{ budget.steps }}
 "model.conv" = {{ convs | toml }}
 "model.features" = {{ budget.features | toml }}
 "model.layers" = {{ {"low": budget.layers[0], "high": budget.layers[1]} | toml }}
+{% if pools %}
+# layers through which atoms pass before a structure pools them
+"model.atom_layers" = [0, 2]
+{% endif %}
 {% if card.graphs.cutoff > 4 %}
 "model.cutoff" = {{ {"low": 4.0, "high": card.graphs.cutoff, "step": 0.25} | toml }}
 {% else %}
@@ -315,6 +326,8 @@ class HeadHints:
 
     aside: Mapping[str, str] = field(default_factory=dict)
     """Targets that get no head at first, and the reason."""
+    heavy_tailed: Set[str] = frozenset()
+    """Targets of which few structures hold most of the spread."""
 
 
 def render_campaign(
@@ -355,6 +368,14 @@ def render_campaign(
         hints=hints,
         options=options,
         other_ranges=other_ranges,
+        pools=any(_is_pooled(card.targets[name]) for name in heads),
+    )
+
+
+def _is_pooled(target: TargetConfig) -> bool:
+    """Check whether the head of a target pools features, and not its numbers of each atom."""
+    return is_graph_scalar(HeadConfig(), vars(target)) and (
+        pool_of(HeadConfig(), vars(target)) != "contributions"
     )
 
 

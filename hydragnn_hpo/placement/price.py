@@ -439,7 +439,8 @@ def state_bytes(work: Workload, ranks: RankLayout, *, cpu: bool) -> float:
     if not parallel.is_sharded(ranks.width):
         return weights * held
     parts = parallel.copy_ranks(ranks.width, ranks.local)
-    whole = 1.0 if parallel.shard in ("none", "gradients") else 1.0 / work.config.model.layers
+    gathers = parallel.shard not in ("none", "gradients")
+    whole = 1.0 / max(work.config.model.layers, 1) if gathers else 1.0
     return weights * (held / parts + whole)
 
 

@@ -92,7 +92,10 @@ class ConvSpec:
     flops: Amount
     """Floating point operations of matrix products in one forward layer."""
     kept: Amount
-    """Values that one layer saves for the backward pass: 4 bytes each in fp32."""
+    """Values that one layer saves for the backward pass: 4 bytes each in fp32.
+
+    The numbers in these formulas are counts over the layer's operations;
+    ``tests/physics/test_formulas.py`` compares their results with what autograd saves."""
     edge_features: bool = True
     """Whether it reads lengths or directions of edges, beyond the envelope."""
     vectors: bool = False

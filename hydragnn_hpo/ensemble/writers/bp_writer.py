@@ -78,7 +78,8 @@ class BpWriter(Writer):
 
         with adios2.Stream(str(folder), "w") as stream:
             stream.begin_step()
-            known = {"units": self.layout.manifest.units(), **self.layout.provenance()}
+            about = self.layout.describe()
+            known = {"units": about["units"], **about["provenance"]}
             stream.write_attribute("hydragnn_hpo", json.dumps(known))
             variables = {
                 name: stream.io.define_variable(name, np.zeros(1, kinds[name]), [n], [0], [n])

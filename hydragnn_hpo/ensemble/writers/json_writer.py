@@ -12,8 +12,8 @@ import numpy as np
 
 from hydragnn_hpo.ensemble.predict_output import (
     OutputColumns,
+    OutputRecord,
     PredictedRows,
-    ProvenanceRecord,
     Share,
     Writer,
     split_nodes,
@@ -32,15 +32,6 @@ Quantities = dict[str, Value | Named | dict[str, Value]]
 """Quantities of one head and structure, in the head's unit: ``mean``, ``std``, ``std_epistemic``,
 ``lo90``, ``hi90`` and so on; ``class``, the most probable one, of heads that predict classes; and
 ``members``, their values by trial, if the output has them."""
-
-
-class OutputRecord(TypedDict):
-    """Units and provenance of the numbers of an output."""
-
-    units: dict[str, str]
-    """Unit by head."""
-    provenance: ProvenanceRecord
-    """Ensemble and campaign that made the predictions."""
 
 
 class StructureRecord(TypedDict, total=False):
@@ -67,7 +58,7 @@ class JsonLinesWriter(Writer):
 
     def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the first line, then the lines of all structures."""
-        yield _line(_describe(self.layout)) + b"\n"
+        yield _line(self.layout.describe()) + b"\n"
         yield from shares
 
 
@@ -80,17 +71,13 @@ class JsonWriter(Writer):
 
     def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
         """Yield one object around the records of all structures."""
-        yield _line(_describe(self.layout))[:-1] + b', "structures": [\n'
+        yield _line(self.layout.describe())[:-1] + b', "structures": [\n'
         before = b""
         for some in shares:
             if some:
                 yield before + some
                 before = b",\n"
         yield b"\n]}\n"
-
-
-def _describe(layout: OutputColumns) -> OutputRecord:
-    return {"units": layout.manifest.units(), "provenance": layout.provenance()}
 
 
 def describe_rows(layout: OutputColumns, rows: PredictedRows) -> Iterator[StructureRecord]:

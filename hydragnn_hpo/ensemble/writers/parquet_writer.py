@@ -79,7 +79,8 @@ class ParquetWriter(Writer):
         if layout.names("node"):
             fields.append(arrow.field("numbers", arrow.list_(arrow.int16())))
         fields += [arrow.field(key, arrow.string()) for key in ("trust", "error", *layout.keep)]
-        about = {"provenance": layout.provenance(), "units": layout.manifest.units()}
+        record = layout.describe()
+        about = {"provenance": record["provenance"], "units": record["units"]}
         return arrow.schema(fields, {"hydragnn_hpo": json.dumps(about)})
 
     def _fields(self, name: str) -> Iterator["pyarrow.Field"]:

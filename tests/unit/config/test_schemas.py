@@ -203,6 +203,13 @@ STRESS = {"level": "graph", "shape": "tensor", "derived_from": "energy"}
         (STRESS, {}, {"max_neighbors": 12}, "head 'it' predicts stress, which jump with model.max"),
         (FORCES, {"loss": "nll"}, {}, "head 'it' is a gradient and has no variance of its own"),
         (FORCES, {"gradient": False}, {"conv": "egnn"}, "conv 'egnn' carries no vectors"),
+        (
+            FORCES,
+            {},
+            {"layers": 0},
+            "head 'it' predicts forces, and with model.layers = 0 no energy",
+        ),
+        (FORCES, {"gradient": False}, {"conv": "painn", "layers": 0}, "the model has no vectors"),
         (ENERGY, {"gradient": True}, {}, "head 'it' is no derivative of an energy: drop gradient"),
         (ENERGY, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars, spectra and"),
         (DOS, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars, spectra and"),

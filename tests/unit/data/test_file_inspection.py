@@ -535,23 +535,24 @@ def test_frames_of_runs_are_a_group_and_their_key_is_no_target(runs, group, tmp_
     assert "names the run" in dict(seen.proposals.left_out)["jid"]
 
 
-def test_a_published_split_is_kept(tmp_path):
+@pytest.mark.parametrize("name", ["split", "part"])
+def test_a_published_split_is_kept(name, tmp_path):
     structures = frames(40)
     for number, atoms in enumerate(structures):
-        atoms.info["split"] = "test" if number % 5 == 0 else "train"
+        atoms.info[name] = "test" if number % 5 == 0 else "train"
         atoms.info["material_id"] = f"m-{number}"
     seen = inspect_structures(tmp_path, structures)
     card = card_of(seen, tmp_path)
-    assert (card.split.published, card.id_key) == ("split", "material_id")
+    assert (card.split.published, card.id_key) == (name, "material_id")
     for number, atoms in enumerate(structures):
-        atoms.info["split"] = ("Test", "train", "train", "val")[number % 4]
-        atoms.info["split_2"] = ("test", "train")[number % 2]
+        atoms.info[name] = ("Test", "train", "train", "val")[number % 4]
+        atoms.info["split_2"] = ("test", "train")[number % 2] if name == "split" else "none"
     seen = inspect_structures(tmp_path, structures)
     assert [target.key for target in seen.proposals.targets] == ["gap"]
     split = card_of(seen, tmp_path).split
-    assert (split.published, split.published_test) == ("split", "Test")
+    assert (split.published, split.published_test) == (name, "Test")
     assert seen.split.published_why == (
-        "from split: Test (10 of 40 that were read) stays test; train (20), val (10) are joined "
+        f"from {name}: Test (10 of 40 that were read) stays test; train (20), val (10) are joined "
         "and dealt out to train, val, sel and cal"
     )
 
@@ -587,7 +588,7 @@ def test_a_split_without_a_test_part_is_no_target(parts, tmp_path):
     seen = inspect_structures(tmp_path, structures)
     assert seen.split.published is None
     assert [target.key for target in seen.proposals.targets] == ["gap"]
-    assert ("subset", "is named as a split, but cannot be used as one") in seen.proposals.left_out
+    assert ("subset", "holds a split, but is not the one that is used") in seen.proposals.left_out
 
 
 def test_files_are_named_from_where_the_card_lies(tmp_path):

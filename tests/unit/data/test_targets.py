@@ -12,6 +12,7 @@ from hydragnn_hpo.data.targets import (
     count_elements,
     explained_variance,
     guess_unit,
+    has_heavy_tails,
     is_energy,
     is_per_atom,
     propose_targets,
@@ -447,6 +448,18 @@ ONE = np.arange(1.0, 41.0)[:, None]
 )
 def test_growth_with_the_number_of_atoms(values, counts, growth):
     assert classify_growth(values, counts) == growth
+
+
+def test_tails_are_heavy_where_few_structures_differ_from_what_elements_explain():
+    random = np.random.default_rng(1)
+    weights = random.dirichlet(np.ones(3), 400)
+    explained = weights @ np.array([1.0, -2.0, 4.0])
+    normal = random.normal(size=400)
+    laplace = random.laplace(size=400)
+    few = np.where(np.arange(400) < 16, 3.0, 0.1 * normal)
+    for rest, heavy in ((normal, False), (laplace, False), (few, True), (0.0 * few, False)):
+        assert has_heavy_tails(explained + rest, weights) == heavy
+    assert not has_heavy_tails(few[:11], weights[:11]), "too few to tell"
 
 
 def test_explained_is_judged_on_rows_that_were_not_fitted():

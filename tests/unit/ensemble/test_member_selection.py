@@ -28,13 +28,13 @@ from hydragnn_hpo.ensemble.member_selection import (
     compute_errors,
     compute_size_curves,
     greedy_order,
-    judge_good,
     loss,
     make_scored_heads,
     select_greedy,
     select_members,
     select_top_k,
     weigh_alone,
+    weigh_by_loss,
     weigh_members,
 )
 from hydragnn_hpo.layout import RunDir
@@ -124,14 +124,14 @@ def test_a_candidate_is_as_good_as_the_best_by_its_standard_errors():
     # Losses 1 and 1.5; the differences 0.4, 0.6 by group have the standard error 0.1: z = 5.
     head = one_head(np.array([[1.0, 1.0, 1.0, 1.0], [1.3, 1.5, 1.6, 1.6]]), np.array([0, 0, 1, 1]))
     other = np.exp(-12.5) / 1.5**2  # times the inverse square of the losses
-    np.testing.assert_allclose(judge_good([head])[1], other / (1 + other), rtol=1e-9)
+    np.testing.assert_allclose(weigh_by_loss([head])[1], other / (1 + other), rtol=1e-9)
     always_worse = one_head(np.array([[1.0, 2.0], [1.5, 2.5], [1.0, 2.0]]))
-    np.testing.assert_allclose(judge_good([always_worse]), [0.5, 0, 0.5])
+    np.testing.assert_allclose(weigh_by_loss([always_worse]), [0.5, 0, 0.5])
     in_one_group = one_head(np.array([[1.0, 2.0], [1.5, 9.0]]), np.array([7, 7]))
     # No standard error in one group; losses 1.5 and 5.25 remain.
-    np.testing.assert_allclose(judge_good([in_one_group]), [12.25 / 13.25, 1 / 13.25])
+    np.testing.assert_allclose(weigh_by_loss([in_one_group]), [12.25 / 13.25, 1 / 13.25])
     perfect = one_head(np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]]))
-    np.testing.assert_allclose(judge_good([perfect]), [0.5, 0.5, 0.0])
+    np.testing.assert_allclose(weigh_by_loss([perfect]), [0.5, 0.5, 0.0])
 
 
 def test_a_member_of_nearly_twice_the_error_never_has_an_equal_weight():

@@ -97,8 +97,8 @@ def test_the_mean_alone(head, described, expected):
     assert result.item() == pytest.approx(expected, rel=0, abs=1e-8)
 
 
-def graph_head(features, total=False, **settings):
-    model = ModelConfig(conv="schnet", features=features)
+def graph_head(features, total=False, atom_layers=0, **settings):
+    model = ModelConfig(conv="schnet", features=features, atom_layers=atom_layers)
     described = target(energy="total" if total else None)
     head = GraphHead(HeadPlan(model, HeadConfig(**settings), described, 12.0))
     return head, lambda scalars, batch: head(of(scalars), batch, torch.nn.Identity()).mean
@@ -122,6 +122,18 @@ def test_graph_head_pools():
     torch.testing.assert_close(predict(scalars, batch), expected)
     summed = torch.stack((each[0] + each[1], each[2])).unsqueeze(-1)
     torch.testing.assert_close(predict_total(scalars, batch), summed)
+
+
+def test_atoms_pass_their_layers_before_they_are_pooled():
+    batch = batch_of([1, 1], [8])
+    scalars = torch.randn(3, 4)
+    head, predict = graph_head(4, atom_layers=2, pool="mean")
+    first, second = (m for m in head.atom_mlp if isinstance(m, nn.Linear))
+    silu = nn.functional.silu
+    atoms = silu(second(silu(first(scalars))))
+    pooled = torch.stack((atoms[:2].mean(dim=0), atoms[2]))
+    torch.testing.assert_close(predict(scalars, batch), head.mlp(pooled))
+    assert len(graph_head(4, atom_layers=2, pool="contributions")[0].atom_mlp) == 0
 
 
 @pytest.mark.parametrize("number", [1, 57, 118])

@@ -113,6 +113,22 @@ def test_a_supercell_gives_the_same_answer_per_atom(make, variant):
     torch.testing.assert_close(big["charge"], small["charge"].repeat(2, 1))
 
 
+@pytest.mark.parametrize("conditioning", ["concat", "film", "fuse"])
+def test_without_rounds_elements_and_attributes_alone_count(make, conditioning):
+    model = {"layers": 0, "atom_layers": 1, "attributes": ["spin"], "conditioning": conditioning}
+    heads = {"gap": {"pool": "mean"}, "energy": {}, "charge": {}}
+    net = make.net(heads, **model)
+    numbers, positions, cell = make.atoms(5)
+    here = net(make.batch(make.graph(numbers, positions, cell, spin=1.0)))
+    moved = net(make.batch(make.graph(numbers, positions[::-1].copy(), 1.1 * cell, spin=1.0)))
+    torch.testing.assert_close(here, moved)
+    config = ModelConfig(conv="schnet", features=12, basis_size=6, cutoff=4.0, **model)
+    made = {name: HeadConfig(**values) for name, values in heads.items()}
+    assert sum(p.numel() for p in net.parameters()) == count_parameters(config, made, make.targets)
+    other = net(make.batch(make.graph(numbers, positions, cell, spin=2.0)))
+    assert (other["gap"] - here["gap"]).abs() > 1e-6, "the attribute is read"
+
+
 def test_two_derivatives_vanish_at_the_cutoff(make, variant):
     net = make.net(ENERGY, **variant)
 

@@ -10,7 +10,7 @@ from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config, parse_config
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.pipeline.init_templates import render_campaign
+from hydragnn_hpo.pipeline.init_templates import HeadHints, render_campaign
 from hydragnn_hpo.resources import resource_path
 
 ENERGY = {"level": "graph", "unit": "eV", "energy": "total"}
@@ -71,3 +71,18 @@ def test_vectors_of_their_own_are_left_to_the_user():
     config = campaign(render_campaign(both, "x", targets=["push"]))
     wanted = {name for name, spec in CONV_SPECS.items() if spec.vectors}
     assert set(config.space["model.conv"].choices) == wanted
+
+
+def test_heads_that_pool_may_have_layers_on_atoms():
+    gap = {"level": "graph", "unit": "eV"}
+    made = campaign(render_campaign(card(energy=ENERGY, gap=gap), "x"))
+    assert set(made.space["model.atom_layers"].choices) == {0, 2}
+    assert "model.atom_layers" not in campaign(render_campaign(card(energy=ENERGY), "x")).space
+
+
+def test_heavy_tails_are_learned_by_absolute_errors():
+    gap = {"level": "graph", "unit": "eV"}
+    hints = HeadHints(heavy_tailed=frozenset({"gap"}))
+    made = campaign(render_campaign(card(energy=ENERGY, gap=gap), "x", hints=hints))
+    assert made.trial["heads"]["gap"]["loss"] == "mae"
+    assert "loss" not in made.trial["heads"]["energy"]
