@@ -1,5 +1,6 @@
 """Start the backend that a campaign's ``[machine]`` names; only that one is imported."""
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -145,11 +146,15 @@ def backend_on(
     if machine.backend not in OUTLIVES and (strays := end_orphans(run_tag(run))):
         logger.warning("ended %d processes that a lost controller had left", len(strays))
     tell_overruled(machine)
-    if machine.backend in _TRANSPORTS:
-        transport = _TRANSPORTS[machine.backend](machine, run)
+    if machine.backend == TETHERED:
+        return _local(machine, run, preload)
+    transport = _TRANSPORTS[machine.backend](machine, run)
+    with contextlib.ExitStack() as failed:
+        failed.callback(transport.close)
         check_host_count(min_hosts, len(transport.hosts))
-        return fleet_on(transport, machine, run, preload)
-    return _BACKENDS[machine.backend](machine, run, preload)
+        backend = fleet_on(transport, machine, run, preload)
+        failed.pop_all()
+    return backend
 
 
 def tell_overruled(machine: MachineConfig) -> None:
@@ -235,17 +240,14 @@ def _mpiexec(machine: MachineConfig, run: Path) -> Transport:
     return mpiexec_transport(machine, run)
 
 
-def _ray(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching import RayBackend
+def _ray(machine: MachineConfig, run: Path) -> Transport:
+    from hydragnn_hpo.launching import RayTransport
 
-    return RayBackend(machine, run_dir=run, preload=preload)
+    return RayTransport(machine, run_dir=run)
 
 
 _TRANSPORTS: dict[str, Callable[[MachineConfig, Path], Transport]] = {
     "slurm": _slurm,
     "mpiexec": _mpiexec,
-}
-_BACKENDS: dict[str, Callable[[MachineConfig, Path, tuple[str, ...]], Backend]] = {
-    "local": _local,
     "ray": _ray,
 }

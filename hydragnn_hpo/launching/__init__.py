@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     )
     from hydragnn_hpo.launching.transports.local import LocalBackend
     from hydragnn_hpo.launching.transports.mpiexec import find_mpiexec, mpiexec_transport
-    from hydragnn_hpo.launching.transports.ray import RayBackend
+    from hydragnn_hpo.launching.transports.ray import RayTransport
     from hydragnn_hpo.launching.transports.slurm import slurm_transport
     from hydragnn_hpo.launching.transports.transport import AgentCall, Transport
 
@@ -111,7 +111,7 @@ __all__ = [
     "PRELOAD",
     "QueueEntry",
     "RANK_VARIABLES",
-    "RayBackend",
+    "RayTransport",
     "SCHEDULERS",
     "ScriptContent",
     "Slot",

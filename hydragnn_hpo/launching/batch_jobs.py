@@ -522,7 +522,7 @@ def submit_jobs(records: JobRecords, job: BatchJob, tasks: Sequence[int] = ()) -
     parts = [replace(job, task=task) for task in tasks] or [job]
     ids = None
     if not records.reserve(parts):
-        ids = find_unrecorded(records, parts)
+        ids = _find_unrecorded(records, parts)
         if ids is None or job.link == 1:
             raise _uncertain(records, job, "another submission has begun")
     ids = ids or _queue(records, parts)
@@ -545,7 +545,7 @@ def _queue(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]:
         )
         ids = parse_submitted(output, [part.task for part in parts if part.task is not None])
     except JobError as error:
-        candidates = find_unrecorded(records, parts)
+        candidates = _find_unrecorded(records, parts)
         if candidates:
             return candidates
         if isinstance(error, CommandFailed):
@@ -562,7 +562,7 @@ def _queue(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]:
     marks = ("", *records.identify(job)[1])
     if entries and all(entry.mark in marks for entry in entries.values()):
         return ids
-    return find_unrecorded(records, parts) or ids
+    return _find_unrecorded(records, parts) or ids
 
 
 _CONNECTION = re.compile(r"timed? ?out|contact|connect|communicat", re.IGNORECASE)
@@ -582,15 +582,10 @@ def look_command(records: JobRecords, job: BatchJob) -> str:
     return shlex.join(SCHEDULERS[job.scheduler].look_argv(records.identify(job)[0]))
 
 
-def find_unrecorded(records: JobRecords, parts: Sequence[BatchJob]) -> list[str] | None:
+def _find_unrecorded(records: JobRecords, parts: Sequence[BatchJob]) -> list[str] | None:
     """Return the ids of a submission whose number was not read, found by name and comment.
 
-    Args:
-        records: records of the run directory.
-        parts: the job, or the tasks of one.
-
-    Returns:
-        Nothing if there is no such job; None if the scheduler does not answer.
+    None if the scheduler does not answer; nothing if there is no such job.
     """
     scheduler = SCHEDULERS[parts[0].scheduler]
     recorded = {job.id for job in records.jobs()}
@@ -616,7 +611,7 @@ def settle_submissions(records: JobRecords, *, forget: bool = False) -> list[Bat
     """
     uncertain = []
     for job in records.reserved():
-        ids = find_unrecorded(records, [job])
+        ids = _find_unrecorded(records, [job])
         if ids:
             records.add(replace(job, id=ids[0]))
         elif ids == [] and forget:

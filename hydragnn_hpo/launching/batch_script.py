@@ -57,7 +57,7 @@ def render_batch_script(
         ConfigError: a directive is not one plain line, or a path is not UTF-8.
     """
     scheduler = profile.batch.scheduler
-    options = [check_directive(option) for option in _options(request, profile)]
+    options = [_check_directive(option) for option in _options(request, profile)]
     environment = {**profile.batch.environment, **content.environment}
     mark = f"#SBATCH --comment=hydragnn-hpo:{run_tag(Path(content.run))}"
     marked = any(option.startswith("--comment") for option in options)
@@ -69,25 +69,16 @@ def render_batch_script(
     }
     parts = (resource_path(f"launch/batch/{name}.sh") for name in (scheduler, "job"))
     template = "".join(part.read_text(encoding="utf-8") for part in parts)
-    text = fill_template(template, _words(request, profile, content), blocks)
+    text = _fill_template(template, _words(request, profile, content), blocks)
     if wrong := [line for line in text.splitlines() if re.search("[\ud800-\udfff]", line)]:
         raise ConfigError(f"{wrong[0]!r} holds a path that is no UTF-8: choose or link another.")
     return text
 
 
 def _words(request: BatchRequest, profile: ProfileConfig, content: ScriptContent) -> dict[str, str]:
-    """Return the words of a script that are filled in.
-
-    Args:
-        request: the jobs that the user requests.
-        profile: profile of the machine.
-        content: commands and paths of the script.
-
-    Returns:
-        Placeholder -> word, quoted where a shell reads it.
-    """
+    """Return the words of a script that are filled in, quoted where a shell reads them."""
     return {
-        "name": check_directive(f"hpo-{request.name}"),
+        "name": _check_directive(f"hpo-{request.name}"),
         "hosts": str(request.hosts),
         "time": request.time,
         "seconds": str(request.seconds),
@@ -106,7 +97,7 @@ def _words(request: BatchRequest, profile: ProfileConfig, content: ScriptContent
 def _options(request: BatchRequest, profile: ProfileConfig) -> list[str]:
     """Return the directives that depend on the request and the machine."""
     account = [_ACCOUNT[profile.batch.scheduler] + request.account] if request.account else []
-    queue = queue_option(request.queue, profile)
+    queue = _queue_option(request.queue, profile)
     array = [f"--array=1-{request.allocations}"] if request.allocations > 1 else []
     options = [*account, *([queue] if queue is not None else []), *array]
     return [*options, *_memory_option(profile), *profile.batch.directives]
@@ -121,7 +112,7 @@ def _memory_option(profile: ProfileConfig) -> list[str]:
     return [] if own else [f"--mem={batch.memory}"]
 
 
-def queue_option(queue: str | None, profile: ProfileConfig) -> str | None:
+def _queue_option(queue: str | None, profile: ProfileConfig) -> str | None:
     """Return the directive for a queue as the machine names it: partition, QOS or PBS queue."""
     default = profile.batch.queue
     if queue is None:
@@ -130,27 +121,17 @@ def queue_option(queue: str | None, profile: ProfileConfig) -> str | None:
     return (option[0] if option else _QUEUE[profile.batch.scheduler]) + queue
 
 
-def check_directive(line: str) -> str:
-    """Return a directive unchanged if it is one plain line; the scheduler reads it, not a shell.
-
-    Raises:
-        ConfigError: it is empty or has line ends or other characters than printable ASCII.
-    """
+def _check_directive(line: str) -> str:
+    """Return a directive unchanged if it is one plain line: the scheduler reads it, no shell."""
     if not line or not line.isprintable() or not line.isascii():
         raise ConfigError(f"{line!r} cannot be a directive of a batch script: write one line.")
     return line
 
 
-def fill_template(
+def _fill_template(
     template: str, words: Mapping[str, str], blocks: Mapping[str, Sequence[str]]
 ) -> str:
-    """Fill a template in one pass, so that inserted text is not filled in itself.
-
-    Args:
-        template: text with ``{{name}}`` for a word, or alone on its line for a block.
-        words: words by name; unused ones are ignored.
-        blocks: lines by name; an empty block leaves no line.
-    """
+    """Fill a template in one pass, so that inserted text is not filled in itself."""
 
     def value(match: re.Match[str]) -> str:
         if match["block"]:

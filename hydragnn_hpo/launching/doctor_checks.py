@@ -550,7 +550,7 @@ def check_environment(answers: FactsByHost, expected: Expected) -> list[Finding]
     """Find variables that are known to hide devices, to hang, or to be ignored."""
     visible = expected.profile.rank.visible
     traps = {
-        host: find_traps(facts.software.environment, visible) or [("no known trap", "")]
+        host: _find_traps(facts.software.environment, visible) or [("no known trap", "")]
         for host, facts in answers.items()
         if facts.software
     }
@@ -561,7 +561,7 @@ def check_environment(answers: FactsByHost, expected: Expected) -> list[Finding]
     ]
 
 
-def find_traps(environment: Mapping[str, str], visible: str) -> Sequence[tuple[str, str]]:
+def _find_traps(environment: Mapping[str, str], visible: str) -> Sequence[tuple[str, str]]:
     """Return what is found and its cure, for each known trap.
 
     Args:

@@ -100,7 +100,7 @@ class ForkServerProcess:
         """Return the exit code of the ranks that were lost with the process, before ``end``."""
         killed = self.process.poll() in (None, -signal.SIGKILL)  # its socket may close first
         memory_ran_out = count_memory_kills() > self._memory_kills[0]
-        return out_of_memory_code() if killed and memory_ran_out else -signal.SIGKILL
+        return _out_of_memory_code() if killed and memory_ran_out else -signal.SIGKILL
 
     def ping(self, now: float) -> None:
         """Send a ping if the process is ready; kill the process if it hangs."""
@@ -122,7 +122,7 @@ class ForkServerProcess:
         end_tagged(ZYGOTE, self.token)
 
 
-def out_of_memory_code() -> int:
+def _out_of_memory_code() -> int:
     """Return the exit code of ranks that the kernel killed for lack of memory."""
     from hydragnn_hpo.config import OUT_OF_MEMORY  # slow, and agents rarely need it
 
@@ -244,7 +244,7 @@ class ForkServer:
         killed = code == -signal.SIGKILL and job not in self._killed
         if killed and count_memory_kills() > self._memory_kills:  # the kernel counts first
             self._memory_kills += 1
-            return out_of_memory_code()
+            return _out_of_memory_code()
         return code
 
     def _end_all(self) -> None:

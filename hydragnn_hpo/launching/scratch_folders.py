@@ -20,7 +20,7 @@ TRIAL = "{trial}"
 """A folder whose name contains this belongs to one attempt and is removed after it; others stay."""
 
 
-def one_name(text: str) -> str:
+def _one_name(text: str) -> str:
     """Return a text escaped as a single component of a path."""
     safe = quote(text, safe="")
     return safe if safe.strip(".") else safe.replace(".", "%2E") or "%"
@@ -43,7 +43,7 @@ def fill(template: str, fields: Mapping[str, str]) -> Path:
                 f"rank.folders: '{template}' names {found[0]}; known: "
                 f"{', '.join('{' + name + '}' for name in fields)}."
             )
-        return fields[found[1]] if found[1] == "scratch" else one_name(fields[found[1]])
+        return fields[found[1]] if found[1] == "scratch" else _one_name(fields[found[1]])
 
     return Path(FIELD.sub(value, template))
 

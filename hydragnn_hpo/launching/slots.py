@@ -80,7 +80,7 @@ def share_near(near: Sequence[Sequence[int]], cores: Sequence[int]) -> list[tupl
     return [shares[number] for number in range(len(near))]
 
 
-def seat_by(
+def _seat_by(
     layout: Layout, *, host: str, cores: Sequence[int], devices: Sequence[Device]
 ) -> tuple[list[Seat], list[str]]:
     """Return the seats of a host as its profile lays them out, and what does not fit.
@@ -197,14 +197,8 @@ def take(count: int, wanted: int, lanes: int) -> list[int]:
     return [index for index in range(count) for _ in range(lanes)]
 
 
-def share_seats(seats: Sequence[Seat], wanted: int, lanes: int) -> list[Seat]:
-    """Divide the cores of seats among the slots on them.
-
-    Args:
-        seats: seats of the host.
-        wanted: number of slots, which take the seats in turn; 0: ``lanes`` per seat.
-        lanes: slots on each seat if ``wanted`` is 0.
-    """
+def _share_seats(seats: Sequence[Seat], wanted: int, lanes: int) -> list[Seat]:
+    """Divide the cores of seats among the slots on them, see ``take``."""
     taken = take(len(seats), wanted, lanes)
     sharers = Counter(taken)
     seen = Counter[int]()
@@ -240,10 +234,10 @@ def find_seats(
         ConfigError: the host has none of its profile's devices.
     """
     if layout.cores or (layout.slots and layout.accelerator in ("cuda", "xpu")):
-        seats, amiss = seat_by(layout, host=host, cores=cores, devices=devices)
+        seats, amiss = _seat_by(layout, host=host, cores=cores, devices=devices)
         if amiss:
             logger.warning("host %s is not as its profile says: %s.", host, "; ".join(amiss))
-        return share_seats(seats, wanted, lanes)
+        return _share_seats(seats, wanted, lanes)
     if not devices:
         shares = share_cores(cores, wanted or layout.slots * lanes or len(cores))
         return [Seat(index, share) for index, share in enumerate(shares)]

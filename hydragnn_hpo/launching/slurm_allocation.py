@@ -284,15 +284,8 @@ def parse_unusable_hosts(output: str) -> dict[str, str]:
     }
 
 
-def query_host_names(run_query: Query = run_scheduler) -> dict[str, tuple[str, ...]]:
-    """Ask Slurm for all names of all hosts of the machine.
-
-    Returns:
-        Host -> its name on the network and its address.
-
-    Raises:
-        JobError: Slurm does not answer.
-    """
+def _query_host_names(run_query: Query = run_scheduler) -> dict[str, tuple[str, ...]]:
+    """Ask Slurm for the name on the network and the address of all hosts of the machine."""
     lines = run_query("sinfo", "-h", "-a", "-N", "-o", "%N|%n|%o").splitlines()
     names = (line.strip().split("|") for line in lines)
     return {host: tuple(others) for host, *others in names if len(others) == 2}
@@ -354,7 +347,7 @@ class Allocation:
         except JobError:  # none is configured
             topology = ""
         ordered = sort_by_switch(expand_hosts(names), topology)
-        known = query_host_names(run_query) if without else {}
+        known = _query_host_names(run_query) if without else {}
         usable = without_excluded(ordered, without, known)
         hosts = usable[: most or None]
         shown = re.search(r"NodeAddr=(\S+)", run_query("scontrol", "show", "node", hosts[0]))

@@ -22,7 +22,7 @@ from hydragnn_hpo.launching.process_control import run_tag
 from hydragnn_hpo.launching.transports import ray
 from hydragnn_hpo.launching.transports.local import LocalBackend
 from hydragnn_hpo.launching.transports.mpiexec import mpiexec_transport
-from hydragnn_hpo.launching.transports.ray import RayBackend
+from hydragnn_hpo.launching.transports.ray import RayTransport
 from hydragnn_hpo.launching.transports.slurm import slurm_transport
 
 HERE = Path(__file__).parent
@@ -70,7 +70,8 @@ def make_ray(
     machine = MachineConfig(
         backend="ray", address=environment["ADDRESS"], hosts=1, slots=2, **options
     )
-    return RayBackend(machine, run_dir=run_dir, environment=environment, jobs=JOBS, preload=preload)
+    transport = RayTransport(machine, run_dir=run_dir, environment=environment)
+    return fleet_on(transport, machine, run_dir, preload, jobs=JOBS)
 
 
 TRANSPORTS = {"slurm": slurm_transport, "mpiexec": mpiexec_transport}

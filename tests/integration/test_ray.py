@@ -15,6 +15,7 @@ from processes import find_orphans, named_so, send, until
 from processes import is_alive as alive
 from ray_cluster import STORE, RayCluster, make_token
 
+from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.process_control import (
@@ -30,7 +31,7 @@ from hydragnn_hpo.launching.transports.ray import (
     ClusterHosts,
     DriverProcess,
     JoinCluster,
-    RayBackend,
+    RayTransport,
 )
 
 pytestmark = pytest.mark.stress
@@ -48,8 +49,8 @@ class RayPlay(Play):
             backend="ray", address=cluster.address, hosts=hosts, lease_seconds=LEASE
         )
         environment = cluster.environment
-        more = {"jobs": KINDS, "preload": preload, "environment": environment}
-        super().__init__(RayBackend(machine, run_dir=folder, **more), folder)
+        transport = RayTransport(machine, run_dir=folder, environment=environment)
+        super().__init__(fleet_on(transport, machine, folder, preload, jobs=KINDS), folder)
         self.until(lambda: len(self.events_of("host_joined")) >= hosts, "hosts")
 
     def driver(self) -> int:
@@ -135,7 +136,7 @@ def refused_at_once(cluster, folder):
     machine = MachineConfig(backend="ray", address=cluster.address)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray, "_RESERVE_SECONDS", 15.0)
-        RayBackend(machine, run_dir=folder, environment=cluster.environment)
+        RayTransport(machine, run_dir=folder, environment=cluster.environment)
 
 
 def test_a_raylet_that_is_killed_or_hangs_loses_its_host_and_a_new_host_is_used(
@@ -202,11 +203,12 @@ import sys
 from pathlib import Path
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.transports.ray import RayBackend
+from hydragnn_hpo.campaign.backends import fleet_on
+from hydragnn_hpo.launching.transports.ray import RayTransport
 address, folder = sys.argv[1], Path(sys.argv[2])
 machine = MachineConfig(backend="ray", address=address, hosts=2, lease_seconds=60)
 kinds = {"sleep": "rank_targets:sleep"}
-backend = RayBackend(machine, run_dir=folder, jobs=kinds, preload=())
+backend = fleet_on(RayTransport(machine, run_dir=folder), machine, folder, (), jobs=kinds)
 while len(backend.slots) < 4:
     backend.poll(0.1)
 (folder / "job").mkdir()
@@ -244,7 +246,7 @@ def test_a_wrong_token_is_refused_before_ray_is_joined(ray_cluster, tmp_path):
     machine = MachineConfig(backend="ray", address=ray_cluster.address)
     environment = with_token(ray_cluster, tmp_path / "wrong")
     with pytest.raises(ConfigError, match="refuses our token"):
-        RayBackend(machine, run_dir=tmp_path, environment=environment)
+        RayTransport(machine, run_dir=tmp_path, environment=environment)
     assert not (tmp_path / LOGS / "ray-driver.log").exists(), "Ray itself would try again"
 
 
@@ -277,4 +279,4 @@ def is_listening(host, port):
 def test_a_cluster_that_anybody_may_use_is_not_joined(unguarded, ray_cluster, tmp_path):
     machine = MachineConfig(backend="ray", address=unguarded)
     with pytest.raises(ConfigError, match="demands no token"):
-        RayBackend(machine, run_dir=tmp_path, environment=ray_cluster.environment)
+        RayTransport(machine, run_dir=tmp_path, environment=ray_cluster.environment)

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -223,6 +224,20 @@ def test_jobs_that_wait_or_stand_still_are_told_in_the_words_of_their_reason(hpo
     one, two = hpo.json("status", run)["jobs"]
     assert (two["state"], two["why"]) == ("ended", "cancelled before it began")
     assert one["why"] in ("cancelled", "drained; the next job was cancelled: submit again to go on")
+
+
+def test_a_job_that_was_suspended_for_long_goes_on(hpo, slurm):
+    """Its agents look for a controller for a minute; the time in which they stood still is none."""
+    run = hpo.folder / "run"
+    first = submit(hpo, made(hpo, lease_seconds=5.0), run, "--jobs", "1")
+    with hpo.held(run, seconds=PATIENCE):
+        slurm.ask("scontrol", "suspend", first)
+        time.sleep(75.0)
+        slurm.ask("scontrol", "resume", first)
+    await_end(hpo, slurm, run)
+    (job,) = JobRecords(run).jobs()
+    assert (job.code, job.message) == (0, "the campaign is finished")
+    assert "was cancelled" not in course(run)
 
 
 def test_a_job_that_a_greeting_hides_is_found_by_its_comment(hpo, slurm, campaign, monkeypatch):

@@ -28,12 +28,10 @@ from hydragnn_hpo.config import MachineConfig
 from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
-from hydragnn_hpo.launching.fleet import Fleet
 from hydragnn_hpo.launching.framed_socket import FramedSocket, wait_readable
 from hydragnn_hpo.launching.host_network import own_address
-from hydragnn_hpo.launching.job import JOBS, PRELOAD, Slot
+from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.process_control import RUN, end_tagged, run_tag
-from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews, agent_argv
 
 LOGS = "agents"
@@ -451,46 +449,3 @@ def _host_news(ended: AgentEnded) -> HostNews:
     if ended.code is not None and ended.code > 0:
         return HostNews(ended.host, "failed", f"its agent ended with code {ended.code}: {last}")
     return HostNews(ended.host, "gone", f"its agent was lost: {last}")
-
-
-class RayBackend(Fleet):
-    """Forked ranks on hosts of a Ray cluster, see ``Backend``."""
-
-    def __init__(
-        self,
-        machine: MachineConfig,
-        *,
-        run_dir: Path,
-        environment: Mapping[str, str] = os.environ,
-        jobs: Mapping[str, str] = JOBS,
-        preload: Sequence[str] = PRELOAD,
-    ) -> None:
-        """Join a cluster, some seconds, and start an agent on each host that is reserved.
-
-        Args:
-            machine: which cluster, how many hosts and slots, over which interface, what lease.
-            run_dir: an existing folder that all hosts see and this controller alone uses.
-            environment: names the file of the token.
-            jobs: kind of job -> ``module:function``.
-            preload: the modules that a zygote imports.
-
-        Raises:
-            ConfigError: the cluster cannot be joined, or has too few free hosts.
-            JobError: no socket can be opened for agents.
-        """
-        site = site_of(machine)
-        transport = RayTransport(machine, run_dir=run_dir, environment=environment)
-        with contextlib.ExitStack() as failed:
-            failed.callback(transport.close)
-            super().__init__(
-                transport,
-                run_dir=run_dir,
-                lease_seconds=machine.lease_seconds,
-                slots=machine.slots,
-                lanes=machine.lanes,
-                site=site,
-                sample_seconds=machine.sample_seconds,
-                jobs=jobs,
-                preload=preload,
-            )
-            failed.pop_all()

@@ -54,7 +54,7 @@ def test_a_store_is_not_spread_where_ranks_have_no_mpi(tmp_path, monkeypatch):
 def test_more_hosts_than_the_allocation_has_are_refused_before_an_agent_starts(
     tmp_path, monkeypatch
 ):
-    held = SimpleNamespace(hosts=("n1", "n2"))
+    held = SimpleNamespace(hosts=("n1", "n2"), close=lambda: None)
     monkeypatch.setitem(backends._TRANSPORTS, "slurm", lambda *_: held)
     monkeypatch.setattr(backends, "fleet_on", lambda *_: "started")
     config = campaign("stage", "slurm")
