@@ -20,6 +20,9 @@ def rename_weights(tensors: Mapping[str, Tensor], conv: str) -> dict[str, Tensor
     Args:
         tensors: weights and buffers by the names in the file.
         conv: name of the net's conv; those of a conv of the user's keep their names.
+
+    Returns:
+        Weights and buffers by their names in today's net.
     """
     if is_user_conv(conv):
         return dict(tensors)
