@@ -134,7 +134,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Conclusion:
+class VerdictConclusion:
     """One conclusion in words."""
 
     level: Level
@@ -153,7 +153,7 @@ class Verdict:
     rows with a warning are open.
     """
 
-    conclusions: tuple[Conclusion, ...]
+    conclusions: tuple[VerdictConclusion, ...]
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -166,20 +166,20 @@ class Verdict:
         return tuple(heads) if len(heads) > 1 else ()
 
     @property
-    def topics(self) -> Mapping[str, Sequence[Conclusion]]:
+    def topics(self) -> Mapping[str, Sequence[VerdictConclusion]]:
         """Rows of the matrix.
 
         Returns:
             Conclusions by topic.
         """
-        rows: dict[str, list[Conclusion]] = {}
+        rows: dict[str, list[VerdictConclusion]] = {}
         for each in self.conclusions:
             if each.head in self.heads:
                 rows.setdefault(each.topic, []).append(each)
         return rows
 
     @property
-    def others(self) -> Sequence[Conclusion]:
+    def others(self) -> Sequence[VerdictConclusion]:
         """Conclusions that are not in the matrix."""
         return [each for each in self.conclusions if each.head not in self.heads]
 

@@ -14,7 +14,6 @@ from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
     Cell,
-    Conclusion,
     Level,
     Number,
     Numbers,
@@ -22,6 +21,7 @@ from hydragnn_hpo.report.page_blocks import (
     Table,
     Text,
     Verdict,
+    VerdictConclusion,
     make_table,
 )
 
@@ -62,7 +62,7 @@ def make_section(facts: Facts) -> Section:
     return Section("headline", "Result", lead, tuple(blocks))
 
 
-def read_verdict(facts: Facts) -> tuple[Conclusion, ...]:
+def read_verdict(facts: Facts) -> tuple[VerdictConclusion, ...]:
     """Read the conclusions about the ensemble, else those in the summary of the run.
 
     Returns:
@@ -83,7 +83,7 @@ def read_verdict(facts: Facts) -> tuple[Conclusion, ...]:
             rule = str(one.get("rule", ""))
             topic = TOPICS.get(rule, readable_name(rule))
             head = readable_name(str(one.get("head") or ""))
-            conclusions.append(Conclusion(level, one["sentence"], topic, head))
+            conclusions.append(VerdictConclusion(level, one["sentence"], topic, head))
     return tuple(conclusions)
 
 

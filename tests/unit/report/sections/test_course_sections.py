@@ -8,7 +8,15 @@ from unit.report.tiny_run import at, ended, facts_of, placed, trained
 
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit, time_unit
-from hydragnn_hpo.report.page_blocks import Code, Conclusion, Figure, Table, Text, Verdict, flatten
+from hydragnn_hpo.report.page_blocks import (
+    Code,
+    Figure,
+    Table,
+    Text,
+    Verdict,
+    VerdictConclusion,
+    flatten,
+)
 from hydragnn_hpo.report.sections import costs, failures, headline, progress, provenance
 
 
@@ -86,7 +94,10 @@ def test_the_verdict_of_the_summary_stands_first_and_what_is_no_verdict_is_left_
     for content, expected in (
         (
             {"verdict": given},
-            (Conclusion("good", "It works.", "a"), Conclusion("note", "<b>Loud</b>", "b", "gap")),
+            (
+                VerdictConclusion("good", "It works.", "a"),
+                VerdictConclusion("note", "<b>Loud</b>", "b", "gap"),
+            ),
         ),
         ({"verdict": "none"}, ()),
         ({}, ()),
