@@ -32,6 +32,7 @@ from hydragnn_hpo.config import (
     ModelConfig,
     TrialConfig,
     find_published,
+    is_extensive,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import (
@@ -741,6 +742,9 @@ def _describe_rows(
     graph = context.graph_of_row(name, "test")[mask]
     own = elements[mask] if context.is_node(name) else None
     others = {"mean": np.broadcast_to(_center(target), single.shape)}
+    if target["shape"] == "scalar" and not is_extensive(target):
+        labels, known = context.truth(name, "cal")
+        others["median"] = np.broadcast_to(np.median(labels[known], axis=0), single.shape)
     others |= {key: np.concatenate([part[key] for part in parts])[mask] for key in parts[0]}
     if len(context.candidates) > 1:
         others["single"] = single

@@ -28,7 +28,11 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
 from hydragnn_hpo.file_records import LocalJoining, VerdictLevel, VerdictSentence
 
 NOT_LEARNED = 0.95
-"""Ratio to the error of predicting the mean above which nothing was learned."""
+"""Ratio to the error of predicting a constant above which nothing was learned."""
+
+MEDIAN = 0.9
+"""Ratio of the error of the median to that of the mean below which the median is the constant to
+beat, as where nearly all values are 0; of a normal or Laplace distribution both err alike."""
 
 CLEAR = 2.0
 """Standard errors that a difference must have: one in twenty is chance."""
@@ -154,6 +158,8 @@ class HeadEvidence:
     calibration_groups: int = 0
     mean: Comparison = Comparison()
     """Against predicting the mean of the training data."""
+    median: Comparison = Comparison()
+    """Against predicting the median of the labels outside of test; of numbers of structures."""
     elements: Comparison = Comparison()
     """Against ``baselines.CompositionModel``."""
     descriptor: Comparison = Comparison()
@@ -182,9 +188,15 @@ class HeadEvidence:
         )
 
     @property
+    def simplest(self) -> Comparison:
+        """Against the better constant: the median where few values hold most of the spread."""
+        return self.median if self.median.mae < MEDIAN * self.mean.mae else self.mean
+
+    @property
     def constant(self) -> str:
         """The simplest prediction, in words."""
-        what = "frequencies of the classes" if self.score == "log-loss" else "mean"
+        what = "mean" if self.simplest is self.mean else "median"
+        what = "frequencies of the classes" if self.score == "log-loss" else what
         return f"always predicting the {what}"
 
     @property
@@ -199,12 +211,13 @@ class HeadEvidence:
 
     @property
     def learned(self) -> bool:
-        """Whether the error is clearly below that of always predicting the mean, if known."""
-        return not self.mean.mae > 0 or (self.beats_mean(self.mae) and self.mean.z <= -CLEAR)
+        """Whether the error is clearly below that of the better constant, if known."""
+        least = self.simplest
+        return not least.mae > 0 or (self.beats_mean(self.mae) and least.z <= -CLEAR)
 
     def beats_mean(self, mae: float) -> bool:
-        """Check whether an error is below that of always predicting the mean, if it is known."""
-        return not self.mean.mae > 0 or mae <= NOT_LEARNED * self.mean.mae
+        """Check whether an error is below that of the better constant, if it is known."""
+        return not self.simplest.mae > 0 or mae <= NOT_LEARNED * self.simplest.mae
 
     @property
     def title(self) -> str:
@@ -488,9 +501,9 @@ def judge_leakage(head: HeadEvidence) -> Assessment | None:
 
 def judge_mean(head: HeadEvidence) -> Assessment | None:
     """Compare the error with that of always predicting the mean."""
-    if not head.mean.mae > 0:
+    if not head.simplest.mae > 0:
         return None
-    ratio = head.mae / head.mean.mae
+    ratio = head.mae / head.simplest.mae
     share = f"{100 * ratio:.0f} % of the error of {head.constant}"
     because = f"threshold {NOT_LEARNED}: a constant predicts as well"
     if ratio > NOT_LEARNED:
@@ -562,7 +575,7 @@ def _compare_with_simpler(
         weak: what is said where the ensemble is not clearly better, and what to do.
         strong: what is said where it is.
     """
-    if not other.mae > 0 or other.mae > NOT_LEARNED * head.mean.mae:
+    if not other.mae > 0 or other.mae > NOT_LEARNED * head.simplest.mae:
         return None
     errors = f"as {model} has {other.mae:.3g}{head.in_unit}, the ensemble {head.mae:.3g}"
     if other.z > -CLEAR:

@@ -79,6 +79,9 @@ def test_a_good_head_gets_good_news_only_and_every_sentence_has_its_reason():
 CASES = {
     "learned": ("mean", {"mae": 0.95}, "good", "95 % of the error"),
     "not_learned": ("mean", {"mae": 0.96}, "warning", "was not learned"),
+    "median": ("mean", {"median": Comparison(0.89, -9.0)}, "good", "22 % of the error of always"),
+    "below_the_median": ("mean", {"median": Comparison(0.19, 0.5)}, "warning", "was not learned"),
+    "near_the_mean": ("mean", {"median": Comparison(0.91, -9.0)}, "good", "20 % of the error"),
     "by_chance": ("mean", {"mean": Comparison(0.3, -1.9)}, "warning", "was not clearly learned"),
     "no_mean": ("mean", {"mean": Comparison()}, None, ""),
     "constant_target": ("mean", {"mean": Comparison(0.0, 0.0)}, None, ""),
