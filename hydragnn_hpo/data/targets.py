@@ -61,6 +61,9 @@ MIN_COMPOSITIONS = 3
 MIN_SIZE_RATIO = 1.3
 """Smallest ratio of the largest to the smallest structure for classifying growth with size."""
 
+COMMON = 0.8
+"""Share of one value above which it is named, as a constant then errs little."""
+
 MARGIN = 0.02
 """Smallest difference in explained variance by which one fit counts as better than the other."""
 
@@ -1023,6 +1026,8 @@ class _Proposer:
             if not is_number and (classes := _find_two_classes(values)):
                 return _make_two_classes(start, classes, why, is_mark=prop.is_mark)
             why.append("has two values only: learned as a number, 'near which of the two'")
+        else:
+            why += _explain_common(values)
         if prop.is_mark:
             why.append(MARK)
         if without_head:
@@ -1231,6 +1236,18 @@ def propose_classes(
         missing = sum(known.values()) < structures
         proposals.append(replace(proposal, optional=missing))
     return proposals
+
+
+def _explain_common(values: Array) -> Iterator[str]:
+    """Yield a sentence where nearly all values are the same."""
+    unique, counts = np.unique(values, return_counts=True)
+    share = counts.max() / len(values)
+    if len(unique) > 2 and share > COMMON:
+        usual = unique[counts.argmax()]
+        yield (
+            f"{100 * share:.0f} % of its values are {usual:g}: always predicting that has an error "
+            f"of {np.abs(values - usual).mean():.3g}, so look at the errors of the others"
+        )
 
 
 def _derive(start: TargetProposal, energy: TargetProposal, *why: str) -> TargetProposal | str:

@@ -450,6 +450,15 @@ def test_growth_with_the_number_of_atoms(values, counts, growth):
     assert classify_growth(values, counts) == growth
 
 
+def test_a_value_that_nearly_all_have_is_named():
+    values = [0.0] * 26 + [0.5, 1.0, 2.0, 3.0]
+    targets, _ = look_at(with_info(values, "gap"))
+    expected = "87 % of its values are 0: always predicting that has an error of 0.217, so look"
+    assert any(reason.startswith(expected) for reason in targets["gap"].why)
+    targets, _ = look_at(with_info([0.0] * 23 + [0.1 * n for n in range(1, 8)], "gap"))
+    assert not any("always predicting" in reason for reason in targets["gap"].why)
+
+
 def test_tails_are_heavy_where_few_structures_differ_from_what_elements_explain():
     random = np.random.default_rng(1)
     weights = random.dirichlet(np.ones(3), 400)
