@@ -22,6 +22,7 @@ from hydragnn_hpo import __version__
 from hydragnn_hpo.config import ParallelConfig
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import is_transient, read_json, write_text
+from hydragnn_hpo.model import rename_weights
 from hydragnn_hpo.training.checkpoint import (
     CheckpointState,
     CheckpointWriter,
@@ -120,6 +121,7 @@ class CheckpointSaver:
         record: Callable[..., None],
         *,
         every: float,
+        conv: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the period until the first checkpoint.
@@ -129,10 +131,12 @@ class CheckpointSaver:
             ranks: this rank among the others.
             record: writes a record; called by the thread when a checkpoint is on disk.
             every: seconds between checkpoints; 0 for as many as possible.
+            conv: name of the net's conv.
             clock: returns a time in seconds.
         """
         self.train_state, self.ranks, self.record = train_state, ranks, record
         self.every = every
+        self.conv = conv
         self.clock = clock
         self.is_sharded = train_state.is_sharded
         self.seconds = 0.0
@@ -330,6 +334,7 @@ class CheckpointSaver:
             tensors = sharded.read_sharded(folder / state["folder"], weights, best=with_best)
         else:
             tensors, state = read_checkpoint(folder / _FILES[origin])
+            tensors = rename_weights(tensors, self.conv)
         try:
             Progress(**state["progress"])
             state["schedule"]

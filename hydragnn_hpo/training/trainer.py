@@ -251,6 +251,7 @@ class Trainer:
             TrainState(self.net, self.optimizer, self.average),
             self.ranks,
             lambda *kind, **values: self.record(*kind, **values),
+            conv=self.config.model.conv,
             every=self.config.training.checkpoint_seconds,
         )
         self.sync_points = SyncPoints(self.ranks, lambda: "go")

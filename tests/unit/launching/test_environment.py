@@ -197,6 +197,8 @@ def test_conda_environments_are_written_by_conda_pack_and_finished_on_hosts(tmp_
         (prefix / "bin" / name).write_text(text)
         (prefix / "bin" / name).chmod(0o755)
     monkeypatch.syspath_prepend(prefix / "modules")
+    monkeypatch.setitem(sys.modules, "conda_pack", None)  # forgotten after the test
+    del sys.modules["conda_pack"]
     monkeypatch.setattr(sys, "prefix", str(prefix))
     monkeypatch.setattr(packed_environment, "_add_own", lambda tar: None)
 
