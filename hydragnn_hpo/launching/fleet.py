@@ -46,6 +46,9 @@ _NEVER_STARTED = -15
 
 _TURN_SECONDS = 0.25
 
+_SAME_END_SECONDS = 60.0
+"""Difference up to which the ends that the controller and its agents know are one."""
+
 
 class Fleet:
     """A ``Backend`` over the agents that a transport starts.
@@ -443,9 +446,13 @@ class Fleet:
         self._table.add_event("hosts_absent", None, data)
 
     def on_leaving(self, hosts: Sequence[str], ends_at: float) -> None:
-        """Report when foreign hosts leave; the property ``ends_at`` has the time of own hosts."""
+        """Report when foreign hosts leave, and own ones that leave before ``self.ends_at``.
+
+        An allocation may be cancelled: its processes get SIGTERM, and SIGKILL soon after.
+        """
+        sooner = ends_at < self.ends_at - _SAME_END_SECONDS
         for name in hosts:
-            if math.isfinite(ends_at) and self._registry.is_foreign(name):
+            if math.isfinite(ends_at) and (sooner or self._registry.is_foreign(name)):
                 data = {"host": name, "ends_at": ends_at}
                 leaving = Event("host_leaving", None, time.time(), data)
                 self._table.add_after_jobs(name, leaving)

@@ -127,8 +127,8 @@ class Event:
     ranks there end too. ``error`` is a sentence if no fork server can start because a module of
     ``preload`` cannot be imported.
     ``host_joined``: the slots of a host can be used from now on; ``slots`` (their names).
-    ``host_leaving``: a host of another allocation leaves when that ends; ``ends_at`` (seconds
-    since the epoch).
+    ``host_leaving``: a host of another allocation leaves when that ends, or one of ours before
+    ``Backend.ends_at``; ``ends_at`` (seconds since the epoch).
     ``host_lost``: the slots of a host can no longer be used, and no rank on it is alive;
     ``reason``. Jobs with ranks on the host have ended before this event.
     ``hosts_absent``: hosts that have never had an agent although others have, reported once;

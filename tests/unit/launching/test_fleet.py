@@ -772,6 +772,16 @@ def test_a_foreign_host_says_when_it_leaves_and_nothing_of_ours_does(stage):
     assert stage.events[-1].data["ends_at"] == 1e9
 
 
+def test_an_own_host_that_is_told_to_end_before_its_allocation_leaves(stage):
+    """As after ``scancel``: what starts there in its last seconds would be lost."""
+    stage.transport.ends_at = 2e9
+    agent, _ = stage.both()
+    agent.join(ends_at=2e9 - 10)
+    agent.join(ends_at=1e9)
+    assert stage.wait("host_leaving").data == {"host": "a", "ends_at": 1e9}
+    assert stage.kinds().count("host_leaving") == 1
+
+
 def test_who_holds_a_further_allocation_says_when_it_leaves(stage):
     """Its agents go on: trials there have time for their checkpoints."""
     foreign = stage.foreign("n1@away")
