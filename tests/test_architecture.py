@@ -126,6 +126,7 @@ FAMILIES = {
         "config.convs",
         "model.convs",
         "model.kernels",
+        "model.trunks",
         "data.readers",
         "search.brains",
         "testing.checks",

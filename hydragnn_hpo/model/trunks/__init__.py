@@ -1,0 +1,13 @@
+"""Pretrained trunks: frozen features of atoms from networks that others trained."""
+
+from typing import TYPE_CHECKING
+
+from hydragnn_hpo.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.model.trunks.frozen_trunk import TRUNKS, FrozenTrunk, find_trunk
+
+__all__ = ["TRUNKS", "FrozenTrunk", "find_trunk"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(__name__, __file__)

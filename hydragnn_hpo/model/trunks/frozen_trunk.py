@@ -1,0 +1,239 @@
+"""Frozen trunks: a pretrained network with its weights, and the structures that it accepts.
+
+Shapes: G graphs, N nodes, L layers, F features.
+"""
+
+import functools
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from ase.data import chemical_symbols
+from msgspec import Struct
+from numpy.typing import NDArray
+from safetensors.torch import load
+
+from hydragnn_hpo.data import Batch, Columns, find_edges, make_batch, offsets
+from hydragnn_hpo.errors import ConfigError, DataError, StorageError, unknown
+from hydragnn_hpo.model.trunks.chgnet import CHGNet, CHGNetConfig
+
+TRUNKS = {"chgnet": "chgnet-0.3.0"}
+"""Stem of the files in this folder by name of the trunk."""
+
+ADAPTER = 1
+"""Version of the code between structures and features; raise it when features change."""
+
+
+class TrunkSource(Struct, frozen=True, forbid_unknown_fields=True):
+    """File from which weights were converted."""
+
+    wheel: str
+    """Name and version of the package that ships it."""
+    file: str
+    """Path inside the wheel."""
+    sha256: str
+    """Checksum of the file."""
+
+
+class TrunkCard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, eq=False):
+    """Description of a trunk, the content of its JSON file."""
+
+    name: str
+    """Name in settings."""
+    version: str
+    """Version of the weights."""
+    licence: str
+    """SPDX identifier of the licence of the weights; its text is beside them."""
+    citation: str
+    """Paper to cite."""
+    trained_on: str
+    """Data that the weights were trained on."""
+    elements: frozenset[int]
+    """Atomic numbers in these data."""
+    source: TrunkSource
+    """File from which the weights were converted."""
+    sha256: str
+    """Checksum of the weights."""
+    config: CHGNetConfig
+    """Sizes of the network."""
+
+
+class FrozenTrunk(TrunkCard, frozen=True, kw_only=True, eq=False):
+    """A pretrained network whose weights do not change."""
+
+    network: CHGNet
+    """The network, in fp32 on the CPU."""
+    checksum: str
+    """SHA-256 of the card, which includes that of the weights, and of the version of this code."""
+
+    @property
+    def layers(self) -> int:
+        """Blocks of features of an atom, L: its element's embedding, then one per convolution."""
+        return self.config.convolutions + 1
+
+    @property
+    def width(self) -> int:
+        """Features of a block, F."""
+        return self.config.features
+
+    @property
+    def cutoff(self) -> float:
+        """Largest distance of neighbours, in angstrom."""
+        return self.config.cutoff
+
+    def check(self, columns: Columns, graphs: Sequence[int]) -> None:
+        """Check that the trunk can describe structures.
+
+        Args:
+            columns: structures; their edges are not read.
+            graphs: rows of the structures.
+
+        Raises:
+            DataError: a structure has an element that the trunk was not trained on, an atom without
+                a neighbour within the cutoff, or a coordinate that is not finite.
+        """
+        for row in graphs:
+            self._find_edges(columns, row)
+
+    def features(
+        self, columns: Columns, graphs: Sequence[int], *, batch_nodes: int = 64
+    ) -> NDArray[np.float32]:
+        """Return the features of all atoms of structures, [N, L, F].
+
+        Args:
+            columns: structures, with or without periodic directions; their edges are not read.
+            graphs: rows of the structures, in the order of the result.
+            batch_nodes: structures are added to a batch until it has this many atoms; larger
+                batches do not fit into caches.
+
+        Raises:
+            DataError: a structure cannot be described, see ``check``, or has atoms so close that
+                features are not finite.
+        """
+        pieces = [np.zeros((0, self.layers, self.width), dtype=np.float32)]
+        for rows in _split_rows(columns.num_nodes(), graphs, batch_nodes):
+            with torch.no_grad():
+                values = self.network(self._make_batch(columns, rows)).numpy()
+            finite = np.isfinite(values).all(axis=(1, 2))
+            if not finite.all():
+                last = np.cumsum(columns.num_nodes()[rows])
+                row = rows[int(np.searchsorted(last, finite.argmin(), side="right"))]
+                problem = "has atoms that are too close to each other"
+                raise self._error(columns, row, problem, "correct it or leave it out")
+            pieces.append(values)
+        return np.concatenate(pieces)
+
+    def _make_batch(self, columns: Columns, rows: list[int]) -> Batch:
+        """Return structures as a batch in fp64, with edges up to the cutoff in pairs."""
+        edges, shifts = zip(*(self._find_edges(columns, row) for row in rows), strict=True)
+        chosen = replace(
+            columns.take(np.asarray(rows, dtype=np.int64)),
+            edges=np.concatenate(edges),
+            edge_shift=np.concatenate(shifts),
+            edge_offset=offsets(np.array([len(each) for each in edges])),
+            edge_translation=None,
+        )
+        # fp32 would lose digits of angles near 180 degrees, where the arc cosine is steep.
+        every = range(len(rows))
+        return make_batch(chosen, every, cutoff=None, dtype=torch.float64, pairs=True)
+
+    def _find_edges(
+        self, columns: Columns, row: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
+        """Check a structure, and return its edges and their shifts, see ``data.find_edges``."""
+        nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
+        numbers = columns.numbers[nodes]
+        positions = columns.positions[nodes]
+        cell = columns.cell[row]
+        foreign = ~np.isin(numbers, list(self.elements))
+        if foreign.any():
+            atom = int(foreign.argmax())
+            element = chemical_symbols[numbers[atom]]
+            raise self._error(
+                columns,
+                row,
+                f"has {element} at atom {atom + 1}, an element that {self.name} was not trained on",
+                "leave it out, or use no trunk",
+            )
+        if not (np.isfinite(positions).all() and np.isfinite(cell).all()):
+            raise self._error(
+                columns, row, "has a position or cell that is not finite", "correct it"
+            )
+        edges, shift = find_edges(positions, cell, columns.pbc[row], self.cutoff)
+        alone = np.bincount(edges[:, 1], minlength=len(numbers)) == 0
+        if alone.any():
+            raise self._error(
+                columns,
+                row,
+                f"has no neighbour within {self.cutoff:g} angstrom of atom {alone.argmax() + 1}, "
+                f"so {self.name} cannot describe it",
+                "leave it out, or use no trunk",
+            )
+        return edges, shift
+
+    def _error(self, columns: Columns, row: int, problem: str, cure: str) -> DataError:
+        return DataError(f"structure {row} ({columns.ids[row]}) {problem}; {cure}.")
+
+
+def _split_rows(
+    num_nodes: NDArray[np.int64], graphs: Sequence[int], batch_nodes: int
+) -> Iterator[list[int]]:
+    """Yield runs of graphs, each until it has ``batch_nodes`` nodes."""
+    rows = [int(row) for row in graphs]
+    first = size = 0
+    for last, row in enumerate(rows, start=1):
+        size += num_nodes[row]
+        if size >= batch_nodes or last == len(rows):
+            yield rows[first:last]
+            first = last
+            size = 0
+
+
+@functools.cache
+def find_trunk(name: str) -> FrozenTrunk:
+    """Return a trunk by its name in settings; it is read once.
+
+    Raises:
+        ConfigError: there is no such trunk.
+        StorageError: its files are missing or damaged.
+    """
+    if name not in TRUNKS:
+        raise ConfigError(unknown("trunk", name, TRUNKS))
+    return read_trunk(Path(__file__).parent, TRUNKS[name])
+
+
+def read_trunk(folder: Path, stem: str) -> FrozenTrunk:
+    """Read a trunk from its card and its weights.
+
+    Args:
+        folder: where both files are.
+        stem: their name without the ending.
+
+    Raises:
+        StorageError: a file is missing, or the weights are not those that the card names.
+    """
+    try:
+        description = (folder / f"{stem}.json").read_bytes()
+        weights = (folder / f"{stem}.safetensors").read_bytes()
+        card = msgspec.json.decode(description, type=TrunkCard)
+    except (OSError, msgspec.DecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StorageError(
+            f"{folder / stem}: the trunk cannot be read ({reason}); install hydragnn-hpo again."
+        ) from error
+    checksum = hashlib.sha256(weights).hexdigest()
+    if checksum != card.sha256:
+        raise StorageError(
+            f"{folder / stem}.safetensors: has the checksum {checksum[:16]} in place of "
+            f"{card.sha256[:16]}; install hydragnn-hpo again."
+        )
+    network = CHGNet(card.config)
+    network.load_state_dict(load(weights))
+    network.eval().requires_grad_(False)
+    fields = {name: getattr(card, name) for name in card.__struct_fields__}
+    identity = hashlib.sha256(b"%d %b" % (ADAPTER, description)).hexdigest()
+    return FrozenTrunk(**fields, network=network, checksum=identity)
