@@ -257,6 +257,15 @@ class SetSize(TypedDict):
     """Number of nodes."""
 
 
+class FeatureStats(TypedDict):
+    """Features of a foundation model over the atoms of the train split, in its own unit."""
+
+    mean: list[float]
+    """Mean of each feature, [F]."""
+    std: list[float]
+    """Standard deviation of each, [F]; 1 if all values are equal."""
+
+
 class StoreStats(SizeStats):
     """``stats.json`` of a graph store, written when it is built; or of several stores, merged."""
 
@@ -272,6 +281,8 @@ class StoreStats(SizeStats):
     """Statistics by name of the attribute; empty if there are none, and in an estimate."""
     laplacian: int
     """Number of eigenvectors of each graph's Laplacian in the store."""
+    features: NotRequired[dict[str, FeatureStats]]
+    """Features of foundation models by their name, where they are opened with the graphs."""
     test_seen: NotRequired[int]
     """Test graphs whose group also occurs in another split; absent in merged statistics."""
     groups: NotRequired[int]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.file_records import (
         AtomMean,
         AttributeStats,
+        FeatureStats,
         SizeSummary,
         StoreStats,
         TargetStats,
@@ -755,6 +756,8 @@ def unite_stats(
         "targets": unite_targets([each["targets"] for each in stats], entries, shared),
         "checksum": "-".join(str(each.get("checksum", "")) for each in stats),
     }
+    if features := _features(stats):
+        united["features"] = features
     if all("groups" in each for each in stats):
         united["groups"] = sum(each["groups"] for each in stats)
     return united
@@ -766,12 +769,44 @@ def _attributes(stats: Sequence["StoreStats"]) -> dict[str, "AttributeStats"]:
     counts = [each["splits"]["train"] for each in stats]
     pooled: dict[str, AttributeStats] = {}
     for name in sorted(set.intersection(*(set(each) for each in known))):
-        parts = [(count, each[name]) for count, each in zip(counts, known, strict=True)]
-        total = max(sum(counts), 1)
-        mean = math.fsum(n * one["mean"] for n, one in parts) / total
-        square = math.fsum(n * (one["std"] ** 2 + (one["mean"] - mean) ** 2) for n, one in parts)
-        pooled[name] = {"mean": mean, "std": math.sqrt(square / total) or 1.0}
+        moments = [(each[name]["mean"], each[name]["std"]) for each in known]
+        mean, std = _pool_moments(counts, moments)
+        pooled[name] = {"mean": mean, "std": std}
     return pooled
+
+
+def _features(stats: Sequence["StoreStats"]) -> dict[str, "FeatureStats"]:
+    """Pool those of the foundation models that all sets have features of, over train splits."""
+    known = [each.get("features", {}) for each in stats]
+    counts = [each["train_nodes"] for each in stats]
+    pooled: dict[str, FeatureStats] = {}
+    for name in sorted(set.intersection(*(set(each) for each in known))):
+        columns = zip(
+            *(zip(each[name]["mean"], each[name]["std"], strict=True) for each in known),
+            strict=True,
+        )
+        moments = [_pool_moments(counts, column) for column in columns]
+        pooled[name] = {"mean": [mean for mean, _ in moments], "std": [std for _, std in moments]}
+    return pooled
+
+
+def _pool_moments(
+    counts: Sequence[int], moments: Sequence[tuple[float, float]]
+) -> tuple[float, float]:
+    """Return mean and standard deviation of several sets as one.
+
+    Args:
+        counts: numbers of values.
+        moments: mean and standard deviation of each set.
+
+    Returns:
+        The mean, and the standard deviation; 1 if all values are equal.
+    """
+    parts = [(count, *moment) for count, moment in zip(counts, moments, strict=True)]
+    total = max(sum(counts), 1)
+    mean = math.fsum(count * one for count, one, _ in parts) / total
+    square = math.fsum(count * (std**2 + (one - mean) ** 2) for count, one, std in parts)
+    return mean, math.sqrt(square / total) or 1.0
 
 
 def _degrees(stats: Sequence["StoreStats"], cutoff: float) -> dict[str, float]:

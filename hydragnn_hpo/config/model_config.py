@@ -24,6 +24,7 @@ from hydragnn_hpo.config.convs.spec import (
 )
 from hydragnn_hpo.config.data_config import INVARIANT, count_components
 from hydragnn_hpo.config.schema import Config, Cutoff, validation_sentence
+from hydragnn_hpo.config.trunk_specs import ELEMENTS, TRUNKS, count_features
 from hydragnn_hpo.errors import unknown
 
 MAX_ELEMENT = 118
@@ -98,7 +99,16 @@ class ModelConfig(Config):
 
     layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 3
     """Rounds of message passing. With 0 the heads read the embedding of each atom alone, and
-    geometry counts only for ``encoding``, ``repulsion`` and heads of ``kind`` conv."""
+    geometry counts only for ``embedding``, ``encoding``, ``repulsion`` and heads of ``kind``
+    conv."""
+
+    embedding: str = ELEMENTS
+    """What an atom begins with: its element alone (``elements``), or also the features that a
+    foundation model, which is not trained further, gives to it: ``chgnet``."""
+
+    embedding_layers: Literal["all", "early", "late"] = "all"
+    """Layers of the foundation model whose features are read: all, or the first or last half. Early
+    ones suit some properties best. Source: HackNIP (2025), arXiv:2506.18497."""
 
     cutoff: Cutoff = 5.0
     """Longest edge used, in angstrom; at most the store's cutoff."""
@@ -181,6 +191,12 @@ class ModelConfig(Config):
                 f"options of conv '{name}': {validation_sentence(error, schema)}"
             ) from error
         return {**values, "options": options.model_dump(exclude_none=True)}
+
+    @model_validator(mode="after")
+    def _embedding_is_known(self) -> Self:
+        if self.embedding not in (ELEMENTS, *TRUNKS):
+            raise ValueError(unknown("embedding", self.embedding, (ELEMENTS, *TRUNKS)))
+        return self
 
     @model_validator(mode="after")
     def _widths_fit(self) -> Self:
@@ -366,7 +382,7 @@ def norm_parameters(model: ModelConfig) -> int:
 
 
 def trunk_parameters(model: ModelConfig, state_is_read: bool) -> int:
-    """Count the parameters of embedding, encodings, rounds and conditioning."""
+    """Count the parameters of embeddings, encodings, rounds and conditioning."""
     f = model.features
     attributes = len(model.attributes)
     dimensions = model.dimensions(state_is_read)
@@ -374,6 +390,8 @@ def trunk_parameters(model: ModelConfig, state_is_read: bool) -> int:
     total = (MAX_ELEMENT + 1) * f + convs + model.layers * norm_parameters(model)
     if model.attention == "gps":
         total += model.layers * (4 * linear(f, f) + chain(f, 2 * f, f) + norm_parameters(model))
+    if read := count_features(model.embedding, model.embedding_layers):
+        total += chain(read, f, f)
     if model.encoding == "laplacian":
         total += chain(model.encoding_size, f, f)
     elif model.encoding == "random_walk":

@@ -26,6 +26,7 @@ from hydragnn_hpo.config.model_config import (
 )
 from hydragnn_hpo.config.schema import Config, Tables
 from hydragnn_hpo.config.search_config import Epochs
+from hydragnn_hpo.config.trunk_specs import ELEMENTS, check_elements
 from hydragnn_hpo.errors import unknown
 
 Ranks = Annotated[int, Field(gt=0, le=10**6)]
@@ -445,6 +446,8 @@ class TrialHeads(Config):
     """Statistics of the store's graph attributes, by name; not checked if left out."""
     laplacian: int | None = None
     """Laplacian encodings that the store holds; not checked if left out."""
+    elements: tuple[int, ...] | None = None
+    """Atomic numbers in the data; not checked if left out."""
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
@@ -514,6 +517,12 @@ class TrialHeads(Config):
                 f"head '{name}' predicts {what}, and with model.layers = 0 no energy depends on "
                 "positions: let layers be at least 1, or drop the head."
             )
+        if self.model.embedding != ELEMENTS:
+            raise ValueError(
+                f"head '{name}' predicts {what}, and the features of model.embedding = "
+                f'"{self.model.embedding}" are not differentiated by positions: use '
+                f'"{ELEMENTS}", or drop the head.'
+            )
         if not self.model.spec.forces:
             able = ", ".join(sorted(key for key, spec in CONV_SPECS.items() if spec.forces))
             raise ValueError(
@@ -574,3 +583,5 @@ class TrialHeads(Config):
                 f"model.encoding_size is {wanted}, the store holds {self.laplacian} Laplacian "
                 "encodings: lower it, raise graphs.laplacian in the card, or use random_walk."
             )
+        if self.elements is not None and self.model.embedding != ELEMENTS:
+            check_elements(self.model.embedding, self.elements)

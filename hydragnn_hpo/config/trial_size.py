@@ -14,6 +14,7 @@ from hydragnn_hpo.config.convs import GraphSizes
 from hydragnn_hpo.config.convs.spec import products
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig, is_by_gradient
 from hydragnn_hpo.config.trial_config import TrainConfig, TrialConfig
+from hydragnn_hpo.config.trunk_specs import count_features
 from hydragnn_hpo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -60,9 +61,11 @@ def forward_flops(model: ModelConfig, nodes: float, edges: float, triplets: floa
     sizes = GraphSizes(nodes, edges, triplets)
     options = model.conv_options
     convs = sum(model.spec.flops(each, options, sizes) for each in model.dimensions(False))
+    f = model.features
+    if read := count_features(model.embedding, model.embedding_layers):
+        convs += nodes * products(read, f, f)
     if model.attention == "none":
         return convs
-    f = model.features
     return convs + model.layers * nodes * (4 * products(f, f) + products(f, 2 * f, f))
 
 

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.composition import Compositions
     from hydragnn_hpo.data.convert_pieces import read_piece
     from hydragnn_hpo.data.edge_pairs import load_cached_layout
-    from hydragnn_hpo.data.file_inspection import DataFile, Inspection, inspect_files
+    from hydragnn_hpo.data.feature_cache import FeatureCache
+    from hydragnn_hpo.data.file_inspection import (
+        DataFile,
+        Inspection,
+        describe_periodicity,
+        inspect_files,
+    )
     from hydragnn_hpo.data.folds import NONE, deal_folds, leave_fold_out
     from hydragnn_hpo.data.force_check import compare_forces, read_labels
     from hydragnn_hpo.data.graph_sizes import size_stats
@@ -54,26 +60,27 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.targets import UNKNOWN
 
 __all__ = [
-    "FAR",
-    "NONE",
-    "UNKNOWN",
     "Batch",
     "BatchSampler",
     "BuildProgress",
     "Columns",
     "Compositions",
     "DataFile",
+    "FAR",
+    "FeatureCache",
     "Graph",
     "GraphSet",
     "GraphStore",
     "Inspection",
     "Mixture",
+    "NONE",
     "Names",
     "Piece",
     "Place",
     "Prefetcher",
     "PygDataset",
     "Rules",
+    "UNKNOWN",
     "UnresolvedTwins",
     "attributes_of",
     "balance_load",
@@ -87,6 +94,7 @@ __all__ = [
     "contain_others",
     "cut_filler",
     "deal_folds",
+    "describe_periodicity",
     "describe_store",
     "edge_vectors",
     "expand_mean",

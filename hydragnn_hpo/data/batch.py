@@ -106,6 +106,9 @@ class Batch:
     laplacian: Tensor | None = None
     """Laplacian positional encodings, [N, k], where the store has them."""
 
+    features: dict[str, Tensor] = field(default_factory=dict)
+    """Features of foundation models by their name, [N, F], where they are known."""
+
     cell: Tensor | None = None
     """Lattice vectors as rows in angstrom, [G, 3, 3]; 0 where there is no lattice."""
 
@@ -238,6 +241,10 @@ def _add_conditions(batch: Batch, columns: Columns, rows: NDArray[np.int64], nod
         attributes={name: torch.from_numpy(value[rows]).to(dtype) for name, value in attributes},
         cell=torch.from_numpy(columns.cell[rows]).to(dtype),
         laplacian=None if encodings is None else torch.from_numpy(nodes.of(encodings)).to(dtype),
+        features={
+            name: torch.from_numpy(nodes.of(values)).to(dtype)
+            for name, values in columns.features.items()
+        },
     )
 
 

@@ -155,6 +155,7 @@ def _pad_rows(batch: Batch, filler: Filler) -> Batch:
         laplacian=(
             None if batch.laplacian is None else _repeat_first(batch.laplacian, filler.nodes)
         ),
+        features={n: _repeat_first(rows, filler.nodes) for n, rows in batch.features.items()},
     )
 
 

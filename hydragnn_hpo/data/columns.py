@@ -198,6 +198,10 @@ class Columns:
     laplacian: NDArray[np.float32] | None = None
     """Laplacian positional encodings, [N, k], where the card asks for them."""
 
+    features: dict[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
+    """Features of foundation models by their name, [N, F]; never in a store, see
+    ``data.feature_cache``."""
+
     edge_translation: NDArray[np.float32] | None = None
     """The shifts in angstrom, [E, 3], derived from ``edge_shift`` and ``cell``; None where each
     batch computes its own."""
@@ -260,6 +264,7 @@ class Columns:
             ids=self.ids.take(rows),
             attributes={name: value[rows] for name, value in self.attributes.items()},
             laplacian=None if self.laplacian is None else nodes.of(self.laplacian),
+            features={name: nodes.of(values) for name, values in self.features.items()},
             edge_translation=(
                 None if self.edge_translation is None else edges.of(self.edge_translation)
             ),
@@ -563,6 +568,7 @@ def join_columns(
     translations = [p.edge_translation for p in parts if p.edge_translation is not None]
     names = [part.ids.text for part in parts], [np.diff(part.ids.offset) for part in parts]
     levels = parts[0].levels
+    shared = sorted(set.intersection(*(set(part.features) for part in parts)))
 
     def end_to_end(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in parts])
@@ -581,6 +587,7 @@ def join_columns(
         ids=Names(np.concatenate(names[0]), offsets(np.concatenate(names[1]))),
         attributes={name: end_to_end_of("attributes", name) for name in attributes},
         laplacian=end_to_end("laplacian") if laplacian else None,
+        features={name: end_to_end_of("features", name) for name in shared},
         edge_translation=np.concatenate(translations) if len(translations) == len(parts) else None,
         stats=stats,
     )

@@ -15,7 +15,15 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import MAX_ELEMENT, TRAJECTORY, AttributeConfig, TargetConfig, weigh_sum
+from hydragnn_hpo.config import (
+    MAX_ELEMENT,
+    TRAJECTORY,
+    TRUNKS,
+    AttributeConfig,
+    TargetConfig,
+    find_unseen,
+    weigh_sum,
+)
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.units import inside
@@ -182,6 +190,8 @@ class Rules:
     """Attributes to read, by name."""
     laplacian: int = 0
     """Number of Laplacian positional encodings per node."""
+    trunks: tuple[str, ...] = ()
+    """Foundation models that are to give features of the atoms, and must know their elements."""
 
 
 def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
@@ -197,6 +207,7 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         DataError: the structure cannot be used; the message says why.
     """
     positions, cell, pbc = _geometry(atoms, place, rules.min_distance)
+    _check_known(atoms, place, rules.trunks)
     cutoff = max(rules.cutoff, rules.min_distance)
     _check_extent(positions, cell[pbc], cutoff, place)
     _check_density(positions, cell[pbc], cutoff, place)
@@ -222,6 +233,14 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         attributes=attributes,
         laplacian=_encode(len(atoms), edges, rules.laplacian),
     )
+
+
+def _check_known(atoms: Atoms, place: Place, trunks: Sequence[str]) -> None:
+    for name in trunks:
+        if unseen := find_unseen(name, atoms.numbers.tolist()):
+            raise place.error(
+                f"has {unseen}, on which {TRUNKS[name].title} was not trained", "leave it out"
+            )
 
 
 def _encode(num_nodes: int, edges: NDArray[np.int32], count: int) -> NDArray[np.float32] | None:

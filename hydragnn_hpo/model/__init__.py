@@ -6,7 +6,12 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.model.activations import ShiftedSoftplus
-    from hydragnn_hpo.model.conditioning import GlobalRound, LaplacianEncoding, RandomWalkEncoding
+    from hydragnn_hpo.model.conditioning import (
+        FrozenFeatures,
+        GlobalRound,
+        LaplacianEncoding,
+        RandomWalkEncoding,
+    )
     from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress, total_energy
     from hydragnn_hpo.model.gnn import (
         MultiHeadGNN,
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionPool",
+    "FrozenFeatures",
     "GlobalRound",
     "LaplacianEncoding",
     "MultiHeadGNN",

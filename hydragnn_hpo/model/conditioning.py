@@ -13,9 +13,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from hydragnn_hpo.config import TRUNKS, ModelConfig, feature_columns
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.file_records import AttributeStats
+from hydragnn_hpo.file_records import AttributeStats, FeatureStats
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import Padding, apply_without_autocast, mlp
 
@@ -129,6 +130,57 @@ class LaplacianEncoding(nn.Module):
                 "them with graphs.laplacian in the card."
             )
         result: Tensor = self.map(batch.laplacian[:, : self.size])
+        return result
+
+
+FARTHEST_FEATURE = 6.0
+"""Standard deviations beyond which a feature is cut: far outside of the data nets extrapolate."""
+
+
+class FrozenFeatures(nn.Module):
+    """Encode nodes by the features that a foundation model gives to them, which is not trained.
+
+    Source of the idea: HackNIP (2025), arXiv:2506.18497.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, config: ModelConfig, stats: Mapping[str, FeatureStats] | None = None
+    ) -> None:
+        """Build the perceptron, and store means and standard deviations as fp32 buffers.
+
+        Args:
+            config: names the model and its layers.
+            stats: of all features, by name of the model; None in a net whose buffers are then
+                loaded from a file.
+        """
+        super().__init__()
+        self.name = config.embedding
+        self.columns = feature_columns(config.embedding, config.embedding_layers)
+        width = self.columns.stop - self.columns.start
+        known = stats.get(self.name) if stats else None
+        zeros: list[float] = [0.0] * width
+        mean = known["mean"][self.columns] if known else zeros
+        std = known["std"][self.columns] if known else [1.0] * width
+        self.register_buffer("mean", torch.tensor(mean))
+        self.register_buffer("std", torch.tensor(std))
+        self.map = mlp((width, config.features, config.features))
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the encodings of the nodes, [N, F].
+
+        Raises:
+            ConfigError: the graphs come without the features.
+        """
+        if self.name not in batch.features:
+            raise ConfigError(
+                f"the model begins from features of {TRUNKS[self.name].title}, which the graphs "
+                f"come without: run hydragnn-hpo dataset embed STORE --trunk {self.name}."
+            )
+        values = (batch.features[self.name][:, self.columns] - self.mean) / self.std
+        result: Tensor = self.map(values.clamp(-FARTHEST_FEATURE, FARTHEST_FEATURE))
         return result
 
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from hydragnn_hpo.config import (
+    ELEMENTS,
     MAX_ELEMENT,
     TENSOR_CHANNELS,
     Config,
@@ -51,6 +52,7 @@ from hydragnn_hpo.model.conditioning import (
     ENCODINGS,
     ConcatConditioning,
     FiLM,
+    FrozenFeatures,
     GlobalRound,
     GraphAttributes,
 )
@@ -205,7 +207,7 @@ class Trunk(nn.Module):
         *,
         state_is_read: bool,
         degree: float = 12.0,
-        attributes: Mapping[str, AttributeStats] | None = None,
+        stats: Mapping[str, Any] | None = None,
     ) -> None:
         """Build the layers; initial parameters are drawn from torch's global generator.
 
@@ -213,7 +215,8 @@ class Trunk(nn.Module):
             config: settings of the trunk.
             state_is_read: whether a head reads the state of the last conv.
             degree: mean number of neighbours within the cutoff in the training data.
-            attributes: statistics of the attributes of the graphs, by name; None if unknown.
+            stats: ``StoreStats``, for attributes of the graphs and features of foundation models;
+                None if unknown.
 
         Raises:
             ConfigError: a user's conv or kernels cannot be imported, or options are wrong.
@@ -224,6 +227,9 @@ class Trunk(nn.Module):
         spec = describe_conv(config.conv)
         self.cutoff, self.has_vectors = config.cutoff, spec.vectors
         self.embedding = nn.Embedding(MAX_ELEMENT + 1, features)
+        known = (stats or {}).get("features")
+        frozen = config.embedding != ELEMENTS
+        self.frozen = FrozenFeatures(config, known) if frozen else None
         basis = BASES[config.basis] if spec.edge_features else None
         self.basis = basis(config.basis_size, config.cutoff) if basis else None
         conv = find_conv(config.conv)
@@ -234,7 +240,7 @@ class Trunk(nn.Module):
         )
         encoding = ENCODINGS.get(config.encoding)
         self.encoding = encoding(config.encoding_size, features) if encoding else None
-        self._build_conditioning(config, attributes or {})
+        self._build_conditioning(config, (stats or {}).get("attributes") or {})
         rounds = config.layers if config.attention == "gps" else 0
         self.rounds = nn.ModuleList(
             GlobalRound(features, config.attention_heads, build_norm(config.norm, features))
@@ -312,6 +318,8 @@ class Trunk(nn.Module):
 
     def _embed(self, batch: Batch, edges: Edges, attributes: Tensor | None) -> Tensor:
         scalars: Tensor = self.embedding(batch.numbers)
+        if self.frozen is not None:
+            scalars = scalars + self.frozen(batch)
         if self.encoding is not None:
             scalars = scalars + self.encoding(batch, edges)
         if self.beside is not None and attributes is not None:
@@ -776,8 +784,8 @@ class MultiHeadGNN(nn.Module):
             model: settings of the trunk.
             heads: settings of the heads by the name of their target.
             targets: statistics of the store's targets by name.
-            stats: ``StoreStats``, for convs that scale by the degree and for attributes; None in a
-                model that loads its weights from a file.
+            stats: ``StoreStats``, for convs that scale by the degree, attributes and features of
+                foundation models; None in a model that loads its weights from a file.
             learn_weights: whether each head has a learned weight in the loss.
 
         Raises:
@@ -789,8 +797,7 @@ class MultiHeadGNN(nn.Module):
         self.energies = _energies_of_derivatives(model, heads, targets)
         state = _is_state_read(model, heads, targets)
         degree = mean_degree(stats, model.cutoff) if stats and "degree" in stats else 12.0
-        attributes = stats.get("attributes") if stats else None
-        self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=attributes)
+        self.trunk = Trunk(model, state_is_read=state, degree=degree, stats=stats)
         graph = {n: h for n, h in heads.items() if is_graph_scalar(h, targets[n])}
         self.shared = build_branch_mlps(model, graph)
         self.whole = nn.Identity()

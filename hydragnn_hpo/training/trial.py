@@ -12,7 +12,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -23,6 +23,7 @@ from safetensors.numpy import save as save_arrays
 from hydragnn_hpo import log
 from hydragnn_hpo.config import (
     DISK_FULL,
+    ELEMENTS,
     FILES_AWAY,
     FILES_AWAY_SECONDS,
     HALVED,
@@ -166,7 +167,7 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
     stats = graphs.stats
     fit = {"heads": config.heads, "targets": stats["targets"], "model": config.model}
     fit["training"] = config.training
-    fit |= {key: stats[key] for key in ("attributes", "laplacian") if key in stats}
+    fit |= {key: stats[key] for key in ("attributes", "laplacian", "elements") if key in stats}
     parse_config(fit, TrialHeads, where=str(path))
     if config.model.cutoff > graphs.stats["cutoff"]:
         raise ConfigError(
@@ -185,8 +186,15 @@ def _resolve_start_from(config: TrialConfig, trial: TrialDir) -> TrialConfig:
     return config.model_copy(update={"training": training})
 
 
-def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:
+def open_graphs(
+    trial: TrialDir, config: TrialConfig, trunks: Collection[str] | None = None
+) -> GraphSet:
     """Open the stores of a trial, as one data set, with the splits that it trains by.
+
+    Args:
+        trial: folder of the trial.
+        config: its configuration.
+        trunks: foundation models whose features come with the graphs; the trial's own if None.
 
     Raises:
         ConfigError: the data sets cannot be combined, or a store cannot be distributed over ranks.
@@ -199,6 +207,14 @@ def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:
         open_store(trial.path / entry.store, access=entry.access, shuffled=shuffled)
         for entry in config.data
     ]
+    for trunk in sorted({config.model.embedding} - {ELEMENTS} if trunks is None else trunks):
+        from hydragnn_hpo.model.trunks.embed import feature_cache
+
+        places = (trial.path / entry.store for entry in config.data)
+        sets = [
+            feature_cache(store, trunk).attach(graphs)
+            for store, graphs in zip(places, sets, strict=True)
+        ]
     try:
         graphs = unite(sets, config.data, config.shared)
     except ConfigError as error:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.model.trunks.frozen_trunk import TRUNKS, FrozenTrunk, find_trunk
+    from hydragnn_hpo.model.trunks.frozen_trunk import FrozenTrunk, find_trunk, open_trunk
 
-__all__ = ["TRUNKS", "FrozenTrunk", "find_trunk"]
+__all__ = ["FrozenTrunk", "find_trunk", "open_trunk"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(__name__, __file__)

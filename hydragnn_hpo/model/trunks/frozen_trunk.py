@@ -5,9 +5,10 @@ Shapes: G graphs, N nodes, L layers, F features.
 
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,12 +17,13 @@ from ase.data import chemical_symbols
 from msgspec import Struct
 from numpy.typing import NDArray
 from safetensors.torch import load
+from torch import Tensor
 
 from hydragnn_hpo.data import Batch, Columns, find_edges, make_batch, offsets
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError, unknown
 from hydragnn_hpo.model.trunks.chgnet import CHGNet, CHGNetConfig
 
-TRUNKS = {"chgnet": "chgnet-0.3.0"}
+_STEMS = {"chgnet": "chgnet-0.3.0"}
 """Stem of the files in this folder by name of the trunk."""
 
 ADAPTER = 1
@@ -71,6 +73,17 @@ class FrozenTrunk(TrunkCard, frozen=True, kw_only=True, eq=False):
     """SHA-256 of the card, which includes that of the weights, and of the version of this code."""
 
     @property
+    def record(self) -> dict[str, Any]:
+        """Content of its JSON file.
+
+        Returns:
+            Plain values, see ``TrunkCard``.
+        """
+        fields = {name: getattr(self, name) for name in TrunkCard.__struct_fields__}
+        plain: dict[str, Any] = msgspec.to_builtins(TrunkCard(**fields), order="sorted")
+        return plain
+
+    @property
     def layers(self) -> int:
         """Blocks of features of an atom, L: its element's embedding, then one per convolution."""
         return self.config.convolutions + 1
@@ -93,8 +106,8 @@ class FrozenTrunk(TrunkCard, frozen=True, kw_only=True, eq=False):
             graphs: rows of the structures.
 
         Raises:
-            DataError: a structure has an element that the trunk was not trained on, an atom without
-                a neighbour within the cutoff, or a coordinate that is not finite.
+            DataError: a structure has an element that the trunk was not trained on, or a coordinate
+                that is not finite.
         """
         for row in graphs:
             self._find_edges(columns, row)
@@ -164,15 +177,6 @@ class FrozenTrunk(TrunkCard, frozen=True, kw_only=True, eq=False):
                 columns, row, "has a position or cell that is not finite", "correct it"
             )
         edges, shift = find_edges(positions, cell, columns.pbc[row], self.cutoff)
-        alone = np.bincount(edges[:, 1], minlength=len(numbers)) == 0
-        if alone.any():
-            raise self._error(
-                columns,
-                row,
-                f"has no neighbour within {self.cutoff:g} angstrom of atom {alone.argmax() + 1}, "
-                f"so {self.name} cannot describe it",
-                "leave it out, or use no trunk",
-            )
         return edges, shift
 
     def _error(self, columns: Columns, row: int, problem: str, cure: str) -> DataError:
@@ -193,6 +197,39 @@ def _split_rows(
             size = 0
 
 
+def open_trunk(record: object, weights: Mapping[str, Tensor]) -> FrozenTrunk:
+    """Return a trunk of the record and weights that another file holds, such as an ensemble.
+
+    Args:
+        record: content of the trunk's JSON file.
+        weights: by name.
+
+    Raises:
+        DataError: the record is not sound, or weights and sizes are not those of a known network.
+    """
+    try:
+        card = msgspec.convert(record, TrunkCard)
+        known = find_trunk(card.name)
+        shapes = {name: value.shape for name, value in known.network.state_dict().items()}
+        if card.config != known.config or shapes != {n: w.shape for n, w in weights.items()}:
+            raise ValueError("its sizes are not those of this network")
+        network = CHGNet(card.config)
+        network.load_state_dict(dict(weights))
+    except (msgspec.MsgspecError, ConfigError, RuntimeError, TypeError, ValueError) as error:
+        raise DataError(
+            f"a foundation model cannot be used ({str(error)[:200]}); get its file again."
+        ) from error
+    return _freeze(card, network)
+
+
+def _freeze(card: TrunkCard, network: CHGNet) -> FrozenTrunk:
+    network.eval().requires_grad_(False)
+    fields = {name: getattr(card, name) for name in TrunkCard.__struct_fields__}
+    text = msgspec.json.encode(card, order="sorted")
+    checksum = hashlib.sha256(b"%d %b" % (ADAPTER, text)).hexdigest()
+    return FrozenTrunk(**fields, network=network, checksum=checksum)
+
+
 @functools.cache
 def find_trunk(name: str) -> FrozenTrunk:
     """Return a trunk by its name in settings; it is read once.
@@ -201,9 +238,9 @@ def find_trunk(name: str) -> FrozenTrunk:
         ConfigError: there is no such trunk.
         StorageError: its files are missing or damaged.
     """
-    if name not in TRUNKS:
-        raise ConfigError(unknown("trunk", name, TRUNKS))
-    return read_trunk(Path(__file__).parent, TRUNKS[name])
+    if name not in _STEMS:
+        raise ConfigError(unknown("trunk", name, _STEMS))
+    return read_trunk(Path(__file__).parent, _STEMS[name])
 
 
 def read_trunk(folder: Path, stem: str) -> FrozenTrunk:
@@ -233,7 +270,4 @@ def read_trunk(folder: Path, stem: str) -> FrozenTrunk:
         )
     network = CHGNet(card.config)
     network.load_state_dict(load(weights))
-    network.eval().requires_grad_(False)
-    fields = {name: getattr(card, name) for name in card.__struct_fields__}
-    identity = hashlib.sha256(b"%d %b" % (ADAPTER, description)).hexdigest()
-    return FrozenTrunk(**fields, network=network, checksum=identity)
+    return _freeze(card, network)

@@ -12,6 +12,7 @@ from hydragnn_hpo.config.model_config import (
     ModelConfig,
     count_parameters,
     head_parameters,
+    trunk_parameters,
 )
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.config.search_config import ParameterConfig, SearchConfig
@@ -227,6 +228,8 @@ STRESS = {"level": "graph", "shape": "tensor", "derived_from": "energy"}
         ),
         (ENERGY, {}, {"attributes": ["spin"]}, "model.attributes names 'spin', .* Known: charge."),
         (ENERGY, {}, {"encoding": "laplacian"}, "encoding_size is 8, the store holds 3 Laplacian"),
+        (FORCES, {}, {"embedding": "chgnet"}, "'it' predicts forces, and the features of .*chgnet"),
+        (ENERGY, {}, {"embedding": "chgnet"}, "CHGNet 0.3.0 was not trained on Po, Cm, which"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(target, head, model, says):
@@ -236,6 +239,7 @@ def test_heads_that_do_not_fit_are_refused(target, head, model, says):
         "model": {"conv": "painn", **model},
         "attributes": {"charge": {}},
         "laplacian": 3,
+        "elements": [8, 84, 96],
     }
     with pytest.raises(ConfigError, match=says):
         parse_config(values, TrialHeads, "x")
@@ -264,6 +268,23 @@ def test_parameters_by_hand():
     target = {"level": "graph", "shape": "scalar"}
     assert head_parameters(model, HeadConfig(hidden=5), target) == head
     assert count_parameters(model, {"e": HeadConfig(hidden=5)}, {"e": target}) == expected
+
+
+@pytest.mark.parametrize(("layers", "blocks"), [("all", 5), ("early", 3), ("late", 3)])
+def test_an_embedding_of_features_adds_a_perceptron(layers, blocks):
+    """Of 64 numbers in each block, through 4 channels to 4."""
+    plain = ModelConfig(conv="schnet", features=4, layers=0)
+    frozen = ModelConfig(
+        conv="schnet", features=4, layers=0, embedding="chgnet", embedding_layers=layers
+    )
+    more = trunk_parameters(frozen, False) - trunk_parameters(plain, False)
+    assert more == (64 * blocks * 4 + 4) + (4 * 4 + 4)
+    assert forward_flops(frozen, 10, 80) == 2 * 10 * (64 * blocks * 4 + 4 * 4)
+
+
+def test_an_unknown_embedding_is_named():
+    with pytest.raises(ValidationError, match="unknown embedding 'chgnett'"):
+        ModelConfig(conv="schnet", embedding="chgnett")
 
 
 @pytest.mark.parametrize("conv", list(CONV_SPECS))

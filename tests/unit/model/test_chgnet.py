@@ -17,6 +17,7 @@ from ase.build import graphene, make_supercell, molecule
 from ase.io import read
 from chgnet_reference import EXPECTED, FOLDER, STEM, load_package, run_package
 
+from hydragnn_hpo.config import TRUNKS
 from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
 from hydragnn_hpo.model.trunks import find_trunk
@@ -182,9 +183,6 @@ GOOD = molecule("CH4")
     [
         (Atoms("HPo", [[0, 0, 0], [0, 0, 2]]), r"structure 1 \(s1\) has Po at atom 2, an element"),
         (Atoms("HCm", [[0, 0, 0], [0, 0, 2]]), r"has Cm at atom 2"),
-        (Atoms("He"), r"has no neighbour within 6 angstrom of atom 1"),
-        (Atoms("H3", [[0, 0, 0], [0, 0, 1], [0, 9, 0]]), r"within 6 angstrom of atom 3"),
-        (Atoms("Ar", cell=[7, 7, 7], pbc=True), r"has no neighbour within 6 angstrom of atom 1"),
         (Atoms("H2", [[0, 0, 0], [0, 0, np.nan]]), r"position or cell that is not finite"),
         (Atoms("H2", [[0, 0, 0], [0, 0, 1]], cell=[np.inf] * 3), r"cell that is not finite"),
     ],
@@ -198,6 +196,26 @@ def test_structures_that_cannot_be_described_are_named(bad, message):
         trunk.features(given, range(3))
     trunk.check(given, [0, 2])
     assert np.isfinite(trunk.features(given, [0, 2])).all()
+
+
+def test_an_atom_alone_keeps_the_embedding_of_its_element():
+    """No message reaches it, and the maps of sums of messages have no constant."""
+    far = Atoms("CH4He", [*GOOD.positions, [0, 0, 9.0]])
+    lone = features(Atoms("Ar", cell=[7, 7, 7], pbc=True))
+    together = features(far)
+    assert (lone == lone[:, :1]).all()
+    assert (together[5] == features(Atoms("He"))[0]).all()
+    np.testing.assert_allclose(together[:5], features(GOOD), atol=1e-6 * LARGEST)
+
+
+def test_settings_know_what_the_card_says():
+    for name, spec in TRUNKS.items():
+        trunk = find_trunk(name)
+        assert (spec.blocks, spec.width, spec.elements) == (
+            trunk.layers,
+            trunk.width,
+            trunk.elements,
+        )
 
 
 def test_atoms_on_one_place_are_named():

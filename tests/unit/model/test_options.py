@@ -223,6 +223,39 @@ def test_laplacian_encodings_are_needed_where_requested(make):
     assert not torch.equal(net(batch)["energy"], first)
 
 
+def test_frozen_features_are_scaled_cut_and_read_by_layer(make):
+    mean = torch.arange(320.0)
+    std = torch.full((320,), 2.0)
+    stats = {"features": {"chgnet": {"mean": mean.tolist(), "std": std.tolist()}}}
+    batch = make.batch(make.graph(*make.atoms(1)))
+    features = torch.randn(5, 320, dtype=torch.float64)
+
+    def energy(values, **model):
+        net = make.net(ENERGY, stats=stats, layers=0, embedding="chgnet", **model)
+        object.__setattr__(batch, "features", {"chgnet": values})
+        return net(batch)["energy"]
+
+    near = mean + 2.0 * features.clamp(-6, 6)
+    far = mean + 2.0 * features
+    far[0, 0] = mean[0] + 2.0 * 60.0
+    near[0, 0] = mean[0] + 2.0 * 6.0
+    torch.testing.assert_close(energy(near), energy(far), msg="six deviations are the limit")
+    changed = near.clone()
+    changed[:, -1] += 1.0
+    assert not torch.equal(energy(near), energy(changed))
+    assert torch.equal(
+        energy(near, embedding_layers="early"), energy(changed, embedding_layers="early")
+    )
+    changed = near.clone()
+    changed[:, 0] += 1.0
+    assert torch.equal(
+        energy(near, embedding_layers="late"), energy(changed, embedding_layers="late")
+    )
+    object.__setattr__(batch, "features", {})
+    with pytest.raises(ConfigError, match="features of CHGNet 0.3.0, which the graphs come withou"):
+        make.net(ENERGY, embedding="chgnet")(batch)
+
+
 @pytest.mark.parametrize("way", ["film", "concat", "fuse"])
 def test_attributes_matter_and_are_scaled(make, way):
     stats = {"attributes": {"spin": {"mean": 10.0, "std": 2.0}}}

@@ -1,0 +1,191 @@
+"""Compute the features of a store's atoms, with worker processes of this host.
+
+A worker is ``python -m hydragnn_hpo.model.trunks.embed STORE TRUNK SEED``. Workers, and commands on
+several hosts, share the pieces of one cache by their files alone.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NotRequired, TypedDict
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hydragnn_hpo.config import check_elements
+from hydragnn_hpo.data import Columns, FeatureCache, GraphSet, close, open_store
+from hydragnn_hpo.errors import ConfigError, DataError, HydraError, JobError, answer_of
+from hydragnn_hpo.files import write_json
+from hydragnn_hpo.model.trunks import FrozenTrunk, find_trunk
+
+_LEAST = 2000
+"""Atoms from which a further process is worth its start, which takes seconds."""
+
+Report = Callable[[int], None]
+"""Receives a number of graphs whose features are there."""
+
+
+def flat_features(trunk: FrozenTrunk, columns: Columns) -> NDArray[np.float32]:
+    """Return the features of all atoms of some graphs, block after block, [N, F]."""
+    values = trunk.features(columns, range(columns.num_graphs))
+    return values.reshape(len(values), -1)
+
+
+def feature_cache(store: Path, name: str) -> FeatureCache:
+    """Return the cache of a store's features from a foundation model.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    return FeatureCache(store, name, find_trunk(name).checksum)
+
+
+def embed_store(
+    store: Path,
+    name: str,
+    *,
+    processes: int | None = None,
+    report: Report = lambda graphs: None,
+) -> FeatureCache:
+    """Compute the features of all atoms of a store, unless they are there; a killed run is resumed.
+
+    Args:
+        store: the store, ``NAME.bp``.
+        name: the foundation model.
+        processes: worker processes; None means one per core, fewer for few atoms.
+        report: called with the number of graphs of each piece that this process finds or makes.
+
+    Returns:
+        The whole cache.
+
+    Raises:
+        ConfigError: there is no such model, or the store has features of another version of it.
+        DataError: the store is damaged, or the model does not take a structure.
+        JobError: a worker process was killed.
+        StorageError: the disk is full.
+    """
+    cache = feature_cache(store, name)
+    graphs = open_store(store, access="windows")
+    try:
+        if cache.is_whole:
+            report(graphs.num_graphs)
+            return cache
+        _check_fit(cache, graphs)
+        many = len(os.sched_getaffinity(0)) if processes is None else processes
+        many = min(many, 1 + int(graphs.num_nodes().sum()) // _LEAST)
+        with ExitStack() as stack:
+            workers = [stack.enter_context(_worker(cache, n)) for n in range(1, many)]
+            _compute(cache, graphs, 0, report)
+            for worker in workers:
+                _await(worker, store)
+        if not cache.join_pieces(graphs):
+            raise JobError(f"{store}: pieces of its features were removed; start again.")
+    finally:
+        close(graphs)
+    return cache
+
+
+def _check_fit(cache: FeatureCache, graphs: GraphSet) -> None:
+    """Check that the model knows all elements, and that no other version was used before."""
+    try:
+        check_elements(cache.trunk, graphs.stats["elements"])
+    except ValueError as error:
+        raise DataError(f"{cache.store}: {error}") from error
+    if other := cache.find_other_version():
+        raise ConfigError(
+            f"{cache.folder}: holds features of another version of '{cache.trunk}' "
+            f"({other[:12]}, here {cache.checksum[:12]}): go on with the hydragnn-hpo that made "
+            "them, or remove that folder and the trials that read it."
+        )
+
+
+def _compute(cache: FeatureCache, graphs: GraphSet, seed: int, report: Report) -> None:
+    trunk = find_trunk(cache.trunk)
+    cache.compute_pieces(
+        graphs,
+        lambda columns: flat_features(trunk, columns),
+        seed=seed,
+        report=report,
+    )
+
+
+def _worker(cache: FeatureCache, seed: int) -> "subprocess.Popen[str]":
+    argv = [sys.executable, "-m", "hydragnn_hpo.model.trunks.embed"]
+    return subprocess.Popen(
+        [*argv, str(cache.store.absolute()), cache.trunk, str(seed)],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def _await(worker: "subprocess.Popen[str]", store: Path) -> None:
+    _, output = worker.communicate()
+    if worker.returncode < 0:
+        raise JobError(
+            f"{store}: a process that computed features was killed by signal "
+            f"{-worker.returncode}; if memory ran out, take fewer processes, and start again: "
+            "finished pieces are kept."
+        )
+    if worker.returncode:
+        lines = output.strip().splitlines()
+        raise DataError(lines[-1].removeprefix("error: ") if lines else f"{store}: a worker failed")
+
+
+class EmbedJob(TypedDict):
+    """Input of a job that computes the features of a store."""
+
+    store: str
+    """Path of the store."""
+    trunk: str
+    """Name of the foundation model."""
+    answer: str
+    """JSON file to write: ``{"path": ...}``, or ``{"error": sentence}``."""
+    processes: NotRequired[int]
+    """Worker processes; 1 if left out, as a rank has one core."""
+
+
+def job_main(spec: EmbedJob) -> int:
+    """Compute features as a job, and write where they are, or the text of the error, to a file.
+
+    Returns:
+        0, even where it has failed.
+    """
+    torch.set_num_threads(1)
+    try:
+        processes = int(spec.get("processes", 1))
+        cache = embed_store(Path(spec["store"]), spec["trunk"], processes=processes)
+        answer: dict[str, str | bool] = {"path": str(cache.path)}
+    except HydraError as error:
+        answer = answer_of(error)
+    write_json(Path(spec["answer"]), answer)
+    return 0
+
+
+def main(store: str, name: str, seed: str) -> None:
+    """Compute pieces as a worker, until all are there.
+
+    Args:
+        store: path of the store.
+        name: the foundation model.
+        seed: of the order of the pieces.
+    """
+    torch.set_num_threads(1)
+    graphs = open_store(Path(store), access="windows")
+    try:
+        _compute(feature_cache(Path(store), name), graphs, int(seed), lambda done: None)
+    except HydraError as error:
+        sys.exit(f"error: {error}")
+    finally:
+        close(graphs)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
