@@ -37,6 +37,7 @@ from torch import Tensor
 
 from hydragnn_hpo.config import (
     AGREE,
+    ELEMENTS,
     MOST_VALUES_OF_SPECTRUM,
     SUMMED,
     AttributeConfig,
@@ -63,6 +64,7 @@ from hydragnn_hpo.ensemble.calibrate import Calibration, Strata, groups_for
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_arrays
 from hydragnn_hpo.ensemble.local_descriptors import FORMS, LocalModels, unstack_models
+from hydragnn_hpo.ensemble.packed_trunk import PackedTrunk, trunk_files
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.model import rename_weights
@@ -72,11 +74,13 @@ from hydragnn_hpo.units import inside, mark_guess
 C = TypeVar("C", bound=Config)
 T = TypeVar("T")
 
-FORMAT: Literal[3] = 3
+FORMAT: Literal[4] = 4
 """Version of the file format; it rises when an older reader would misread a new file."""
-READABLE = (2, FORMAT)
-"""Versions that are read: files of version 2 have no factors of sigma."""
+READABLE = (2, 3, FORMAT)
+"""Versions that are read: files of version 2 have no factors of sigma, those before 4 no features
+of foundation models."""
 
+TrunkName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
 TrialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Element = Annotated[int, Field(ge=1, le=118)]
 Symbol = Annotated[str, Field(pattern=f"^({'|'.join(chemical_symbols[1:])})$")]
@@ -115,10 +119,11 @@ MAX_LIST = 4 * 2**20
 _NAME = re.compile(
     r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|"
     r"(calibration|features|local_descriptors|local_members)\.safetensors"
-    r"|data/[\w-]{1,100}\.toml|members/[\w-]{1,100}\.(toml|safetensors)",
+    r"|data/[\w-]{1,100}\.toml|members/[\w-]{1,100}\.(toml|safetensors)"
+    r"|trunks/[a-z0-9_]{1,40}\.(json|safetensors)",
     re.ASCII,
 )
-"""Names that an entry may have; the only folders are ``data`` and ``members``."""
+"""Names that an entry may have; the only folders are ``data``, ``members`` and ``trunks``."""
 _LEVEL = re.compile(r"0\.[0-9]{0,3}[1-9]", re.ASCII)
 """A level of intervals, as a share: above 0, below 1."""
 _SUM = re.compile(r"([0-9a-f]{64})  (\S+)")
@@ -495,7 +500,7 @@ Scores = dict[str, float | int | str | None]
 class Manifest(Config):
     """The content of ``ensemble.json`` in an ensemble file."""
 
-    format: Literal[2, 3] = FORMAT
+    format: Literal[2, 3, 4] = FORMAT
     """Version of the file format."""
 
     package: str
@@ -530,6 +535,9 @@ class Manifest(Config):
 
     laplacian: Annotated[int, Field(ge=0, le=64)] = 0
     """Number of Laplacian encodings that members read."""
+
+    trunks: tuple[TrunkName, ...] = ()
+    """Foundation models whose features members read, each an entry of the file."""
 
     packages: dict[str, str] = {}
     """Version of each package with a user's conv; building the members runs its code."""
@@ -675,6 +683,8 @@ class MemberNeeds(TypedDict):
     """Known properties of structures that members read, by name."""
     laplacian: int
     """Number of Laplacian encodings that members read."""
+    trunks: tuple[str, ...]
+    """Foundation models whose features members read."""
     packages: dict[str, str]
     """Version of each package that holds a member's conv, by name."""
 
@@ -702,6 +712,7 @@ def describe_needs(
         "cutoff": max(model.cutoff for model in models),
         "attributes": {name: attributes[name] for name in sorted(names)},
         "laplacian": max(codes, default=0),
+        "trunks": tuple(sorted({model.embedding for model in models} - {ELEMENTS})),
         "packages": {name: version for name, version in packages.items() if name in own},
     }
 
@@ -727,6 +738,8 @@ class ArtefactContent:
     """Predictions from local descriptors, for comparison; None if the file holds none."""
     local_members: tuple[LocalModels, ...] = ()
     """Those that are members, of the heads that have a ``local``; empty without any."""
+    trunks: dict[str, PackedTrunk] = field(default_factory=dict)
+    """Foundation models whose features members read, by name."""
     identity: str = ""
     """SHA-256 of ``SHA256SUMS``, equal for equal content; empty if not read from a file."""
     sizes: dict[str, int] = field(default_factory=dict)
@@ -951,6 +964,9 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
         if to_predict:
             entries.check_any(CALIBRATION)
         known = None if to_predict else _read_calibration(entries, manifest)
+        trunks = {config.model.embedding for config in configs.values()} - {ELEMENTS}
+        if trunks != set(manifest.trunks):
+            reject(path, f"names the foundation models {manifest.trunks}, its members read others")
         if manifest.cutoff != (longest := max(c.model.cutoff for c in configs.values())):
             reject(path, f"claims a cutoff of {manifest.cutoff:g}, its members have {longest:g}")
         weights = {m.trial: _read_tensors(entries, m, configs[m.trial]) for m in manifest.members}
@@ -963,6 +979,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
             _read_features(entries, configs),
             _read_local(entries, manifest),
             _read_local_members(entries, manifest),
+            _read_trunks(entries, manifest),
             entries.identity,
             sizes=entries.sizes,
             sums=entries.sums,
@@ -1044,6 +1061,7 @@ def _read_manifest(entries: SafeZip) -> Manifest:
     wanted |= {*manifest.data.card_files.values()}
     if any(head.local is not None for head in manifest.heads.values()):
         wanted.add(LOCAL_MEMBERS)
+    wanted |= {file for name in manifest.trunks for file in trunk_files(name)}
     for member in manifest.members:
         wanted |= {member.config_file, member.weights_file}
     entries.refuse_others(wanted)
@@ -1143,6 +1161,24 @@ def _read_local(entries: SafeZip, manifest: Manifest) -> LocalModels | None:
     if models is not None:
         _check_local(entries.path, LOCAL, models, manifest)
     return models
+
+
+def _read_trunks(entries: SafeZip, manifest: Manifest) -> dict[str, PackedTrunk]:
+    """Read the foundation models; ``unpack_trunk`` checks what they hold."""
+    packed = {}
+    for name in manifest.trunks:
+        about, weights = trunk_files(name)
+        try:
+            record = json.loads(entries.read(about))
+            tensors = load_tensors(entries.read(weights))
+        except (*_UNSOUND, RecursionError) as error:
+            reject(
+                entries.path, f"'{about}' or its weights cannot be used ({str(error)[:200]})", error
+            )
+        if not isinstance(record, dict) or find_unprintable(record) is not None:
+            reject(entries.path, f"'{about}' is no record of a foundation model")
+        packed[name] = PackedTrunk(record, tensors)
+    return packed
 
 
 def _read_local_members(entries: SafeZip, manifest: Manifest) -> tuple[LocalModels, ...]:

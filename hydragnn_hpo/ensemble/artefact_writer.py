@@ -30,6 +30,7 @@ from hydragnn_hpo.ensemble.calibration_data import to_arrays
 from hydragnn_hpo.ensemble.descriptors import features_to_arrays
 from hydragnn_hpo.ensemble.error_factors import ErrorFactors
 from hydragnn_hpo.ensemble.local_descriptors import stack_models
+from hydragnn_hpo.ensemble.packed_trunk import trunk_files
 from hydragnn_hpo.files import whole_file
 from hydragnn_hpo.sanitize import sanitize_values
 
@@ -72,6 +73,13 @@ def _plain_entries(content: ArtefactContent) -> Iterator[tuple[str, bytes]]:
         yield LOCAL, save_arrays(content.local.as_arrays())
     if content.local_members:
         yield LOCAL_MEMBERS, save_arrays(stack_models(content.local_members))
+    for name, packed in content.trunks.items():
+        about, weights = trunk_files(name)
+        yield about, (json.dumps(packed.record, indent=1) + "\n").encode()
+        yield (
+            weights,
+            save_tensors({key: value.contiguous() for key, value in packed.tensors.items()}),
+        )
     for member in manifest.members:
         config = content.configs[member.trial]
         data = [entry.model_copy(update={"store": Path(entry.store).name}) for entry in config.data]

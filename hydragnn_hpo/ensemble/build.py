@@ -78,10 +78,12 @@ from hydragnn_hpo.ensemble.candidates import (
     CrossContext,
     Net,
     average_nets,
+    compare_embeddings,
     find_curve_fits,
     list_leaderboard,
     list_nets,
     open_build_context,
+    read_learning_curve,
     read_stored_predictions,
     read_truth,
 )
@@ -120,6 +122,7 @@ from hydragnn_hpo.ensemble.member_selection import (
     select_members,
     share_weights,
 )
+from hydragnn_hpo.ensemble.packed_trunk import pack_trunk
 from hydragnn_hpo.ensemble.simpler_models import (
     JoinedModels,
     SimplerModels,
@@ -161,7 +164,7 @@ from hydragnn_hpo.file_records import (
 )
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir, derive_seed
-from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
+from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.model import rename_weights, variance_key
 from hydragnn_hpo.training import keep_freed_memory, make_sampler, open_graphs, read_checkpoint
 from hydragnn_hpo.units import shown_unit
@@ -237,6 +240,7 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
         features=features,
         local=simpler.local,
         local_members=tuple(member.models for member in joined.members),
+        trunks={name: pack_trunk(name) for name in manifest.trunks},
     )
     write_artefact(context.run.ensemble, content)
     return table
@@ -780,17 +784,14 @@ def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> lis
 def collect_search_evidence(context: BuildContext) -> SearchEvidence:
     """Collect what the verdict needs to know about the search and its best trial."""
     best = context.candidates[0]
-    curve = dict[int, float]()
-    for number in best.folder.attempts():
-        for record in read_records(best.folder.attempt(number) / "metrics.jsonl"):
-            if record["record"] == "epoch" and record.get("objective") is not None:
-                curve[record["epoch"]] = float(record["objective"])
     ranked = sorted(list_leaderboard(context.run), key=lambda row: row["trial"])
     return SearchEvidence(
         best=best.trial,
         objectives=[row["objective"] for row in ranked if row["objective"] is not None],
-        curve=[curve[epoch] for epoch in sorted(curve)],
+        curve=read_learning_curve(best.folder),
         candidates=len(context.candidates),
+        embeddings=compare_embeddings(context.run),
+        trunks=tuple(sorted({one.config.model.embedding for one in context.candidates})),
     )
 
 

@@ -14,6 +14,7 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
 from numpy.typing import NDArray
 
+from hydragnn_hpo.config import ELEMENTS, TRUNKS
 from hydragnn_hpo.data import (
     Columns,
     Graph,
@@ -259,6 +260,14 @@ class EnsembleCalculator(Calculator):
         assert self.atoms is not None, "ASE calculates without atoms"
         columns = self.neighbors.columns(self.atoms)
         only = np.zeros(1, dtype=np.int64)
+        if self.frozen:
+            self._refuse_derivatives(properties)
+            energy = EnergyDerivatives(self.ensemble.moments(columns, only)[self.target])
+            self.results = {
+                **self._energies(columns, only, energy),
+                **self._responses(columns, properties),
+            }
+            return
         derivatives = compute_derivatives(self.ensemble, self.target, columns, only)
         self.results = {
             **self._energies(columns, only, derivatives),
@@ -266,6 +275,28 @@ class EnsembleCalculator(Calculator):
             **(_stress(derivatives) if self.atoms.pbc.all() else {}),
             **self._responses(columns, properties),
         }
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the energy rests on features that are not differentiated by positions."""
+        return any(
+            member.model.trunk.frozen is not None
+            for member in self.ensemble.members
+            if self.target in member.weights
+        )
+
+    def _refuse_derivatives(self, properties: Sequence[str]) -> None:
+        """Raise ConfigError if forces or stress are requested."""
+        for name in properties:
+            if name.startswith(("forces", "stress")):
+                trunks = " and ".join(
+                    TRUNKS[trunk].title for trunk in self.ensemble.manifest.trunks
+                )
+                raise ConfigError(
+                    f"the ensemble has no {name.partition('_')[0]}: its energy begins from "
+                    f"features of {trunks}, which are not differentiated by positions: train with "
+                    f'model.embedding = "{ELEMENTS}" for dynamics and relaxations.'
+                )
 
     def _energies(
         self, columns: Columns, only: np.ndarray, derivatives: EnergyDerivatives

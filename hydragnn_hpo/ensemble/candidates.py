@@ -17,6 +17,7 @@ from scipy.sparse import csr_array, vstack
 
 from hydragnn_hpo.campaign import CURVE_SHARES, read_state
 from hydragnn_hpo.config import (
+    ELEMENTS,
     Bounds,
     CampaignConfig,
     CardConfig,
@@ -40,7 +41,7 @@ from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.file_records import RankedTrial, StoreStats, TargetStats
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir, TrialDir
-from hydragnn_hpo.metrics_log import replace_nonfinite
+from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.placement import mean_neighbors, mean_triplets
 from hydragnn_hpo.training import open_graphs
 
@@ -165,6 +166,40 @@ def list_leaderboard(run: RunDir) -> list[RankedTrial]:
         }
         for result in _read_searched(run)
     ]
+
+
+def read_learning_curve(trial: TrialDir) -> list[float]:
+    """Return the validation objective of a trial after each epoch that has one."""
+    curve = dict[int, float]()
+    for number in trial.attempts():
+        for record in read_records(trial.attempt(number) / "metrics.jsonl"):
+            if record["record"] == "epoch" and record.get("objective") is not None:
+                curve[record["epoch"]] = float(record["objective"])
+    return [curve[epoch] for epoch in sorted(curve)]
+
+
+def compare_embeddings(run: RunDir) -> dict[str, float]:
+    """Return the best validation objective of the trials with each embedding, at equal epochs.
+
+    Returns:
+        By ``model.embedding``; empty where only one was tried. The epochs are the most that some
+        trial of each has.
+    """
+    trials = [one for one in _read_searched(run) if math.isfinite(one.objective)]
+    most = dict[str, int]()
+    for one in trials:
+        name = one.config.model.embedding
+        most[name] = max(most.get(name, 0), one.epochs or 0)
+    if len(most) < 2 or not min(most.values()):
+        return {}
+    epochs = min(most.values())
+    best = dict.fromkeys(most, math.inf)
+    for one in trials:
+        if (one.epochs or 0) >= epochs:
+            lowest = min(read_learning_curve(one.folder)[:epochs], default=one.objective)
+            name = one.config.model.embedding
+            best[name] = min(best[name], lowest)
+    return best
 
 
 def find_candidates(run: RunDir) -> list[Candidate]:
@@ -612,7 +647,8 @@ def open_build_context(run: RunDir, keep: int = 0) -> BuildContext:
         )
     candidates = configurations or find_candidates(run)
     first = candidates[0].fits[0] if configurations else candidates[0]
-    graphs = open_graphs(first.folder, first.config)
+    trunks = {one.config.model.embedding for one in candidates} - {ELEMENTS}
+    graphs = open_graphs(first.folder, first.config, trunks)
     stores = [first.folder.path / entry.store for entry in first.config.data]
     cards = tuple(load_config(store / "card.toml", CardConfig) for store in stores)
     kind = CrossContext if configurations else BuildContext

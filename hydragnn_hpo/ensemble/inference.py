@@ -53,10 +53,13 @@ from hydragnn_hpo.ensemble.engine import (
 from hydragnn_hpo.ensemble.local_descriptors import LocalModels
 from hydragnn_hpo.ensemble.local_members import LocalMember, open_local_members
 from hydragnn_hpo.ensemble.neighbor_densities import edges_of
+from hydragnn_hpo.ensemble.packed_trunk import unpack_trunk
 from hydragnn_hpo.ensemble.prediction import HeadPrediction, PredictedStructures, Prediction
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model import variance_key
+from hydragnn_hpo.model.trunks import FrozenTrunk, find_trunk
+from hydragnn_hpo.model.trunks.embed import flat_features
 from hydragnn_hpo.resources import find_shipped
 from hydragnn_hpo.training import keep_freed_memory
 
@@ -310,6 +313,8 @@ class Ensemble:
         self.features: TrainingFeatures | None = None  # those of the file, see ``load``
         self.local: LocalModels | None = None  # likewise
         self.local_members: tuple[LocalMember, ...] = ()  # likewise
+        self.trunks: dict[str, FrozenTrunk] = {}  # likewise, those of the package where missing
+        self._embedded: tuple[GraphSet, np.ndarray, Columns] | None = None
         self._warned: set[str] = set()
         self.device = torch.device(device)
         self.members = tuple(sorted(members, key=lambda member: member.trial))
@@ -357,6 +362,9 @@ class Ensemble:
         ensemble = cls(manifest, members, device, configs=content.configs)
         ensemble.features, ensemble.local = content.features, content.local
         ensemble.local_members = open_local_members(manifest.heads, content.local_members)
+        ensemble.trunks = {
+            name: unpack_trunk(path, name, packed) for name, packed in content.trunks.items()
+        }
         return ensemble
 
     @property
@@ -368,7 +376,7 @@ class Ensemble:
     def rules(self) -> Rules:
         """The rules that turn structures into graphs usable by every member."""
         known = self.manifest
-        return rules_for(self.cutoff, known.attributes, known.laplacian)
+        return rules_for(self.cutoff, known.attributes, known.laplacian, known.trunks)
 
     def predict(
         self,
@@ -481,6 +489,33 @@ class Ensemble:
         several = [structures] if isinstance(structures, Atoms) else structures
         return columns_of_atoms(several, self.rules)
 
+    def _embed(self, graphs: GraphSet, indices: np.ndarray) -> tuple[GraphSet, np.ndarray]:
+        """Add the features that members begin from to some graphs, unless they have them.
+
+        The last batch is kept: what predicts also asks for distances.
+
+        Args:
+            graphs: graphs.
+            indices: positions of the graphs wanted, [G].
+
+        Returns:
+            Graphs with features, and the positions of the graphs wanted.
+        """
+        lacking = [n for n in self.manifest.trunks if n not in graphs.stats.get("features", {})]
+        if not lacking:
+            return graphs, indices
+        rows = np.arange(len(indices))
+        kept = self._embedded
+        if kept is None or kept[0] is not graphs or not np.array_equal(kept[1], indices):
+            columns = graphs.take(indices)
+            features = {
+                name: flat_features(self.trunks.setdefault(name, find_trunk(name)), columns)
+                for name in lacking
+            }
+            made = replace(columns, features={**columns.features, **features})
+            kept = self._embedded = (graphs, indices, made)
+        return kept[2], rows
+
     def moments(
         self, graphs: GraphSet, indices: np.ndarray, collect: dict[str, MemberValues] | None = None
     ) -> dict[str, Moments]:
@@ -495,6 +530,7 @@ class Ensemble:
             Moments by head (mean, spread, predicted variance), R rows each.
         """
         moments = {name: Moments(head.bounds) for name, head in self.manifest.heads.items()}
+        graphs, indices = self._embed(graphs, indices)
         for member, heads in predict_in_halves(self.engine, graphs, indices, self.device):
             for name, weight in member.weights.items():
                 noise = heads.get(variance_key(name))
@@ -538,6 +574,7 @@ class Ensemble:
         """
         if self.features is None:
             return {}
+        graphs, indices = self._embed(graphs, indices)
         return self.features.distances(self.members, graphs, indices)
 
     def levels_known(self) -> tuple[int, ...]:

@@ -113,7 +113,8 @@ def _read_probes(tensors: Mapping[str, Tensor]) -> Iterator[tuple[Atoms, np.ndar
             key: tensors[f"probe.{number}.{key}"].numpy()
             for key in ("numbers", "positions", "cell", "features")
         }
-        numbers, finite = parts["numbers"], all(np.isfinite(part).all() for part in parts.values())
+        numbers = parts["numbers"]
+        finite = all(np.isfinite(part).all() for part in parts.values())
         if not all(0 < z <= MAX_ELEMENT for z in numbers.flat[:MOST_ATOMS]):
             raise ValueError(f"probe {number} has no elements")
         if numbers.ndim != 1 or not 0 < len(numbers) <= MOST_ATOMS or not finite:

@@ -124,6 +124,7 @@ def prune_members(
         configs={name: content.configs[name] for name in stay},
         weights={name: content.weights[name] for name in stay},
         calibration_data=data.without(removed),
+        trunks={name: content.trunks[name] for name in checked.trunks},
         features=features if features is not None and features.trial in stay else None,
         identity="",
         sizes={},

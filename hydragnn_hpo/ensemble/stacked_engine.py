@@ -44,6 +44,9 @@ SAME = {torch.float32: 1e-5, torch.float64: 1e-10}
 ATTRIBUTE = "attribute:"
 """Prefix of the names of attributes of graphs among the inputs of a net."""
 
+FEATURES_OF = "features:"
+"""Prefix of the names of foundation models, for their features among the inputs of a net."""
+
 STREAMS = 4
 """Number of streams on which members that cannot be stacked run concurrently on a GPU."""
 
@@ -86,6 +89,11 @@ class FunctionalModel(nn.Module):
                 if name.startswith(ATTRIBUTE)
             },
             laplacian=tensors.get("laplacian"),
+            features={
+                name.removeprefix(FEATURES_OF): values
+                for name, values in tensors.items()
+                if name.startswith(FEATURES_OF)
+            },
             by_receiver=order,
             receiver_starts=tensors["starts"],
             by_sender=torch.where(order < half, order + half, order - half),
@@ -117,6 +125,7 @@ def to_tensors(batch: Batch) -> Tensors | None:
         "starts": starts,
     }
     tensors |= {f"{ATTRIBUTE}{name}": value for name, value in batch.attributes.items()}
+    tensors |= {f"{FEATURES_OF}{name}": value for name, value in batch.features.items()}
     return tensors if batch.laplacian is None else {**tensors, "laplacian": batch.laplacian}
 
 
@@ -144,9 +153,9 @@ def export_model(model: MultiHeadGNN, tensors: Tensors) -> ExportedProgram:
         "starts": {0: nodes + 1},
         "laplacian": {0: nodes},
     }
-    dynamic = {
-        name: {0: graphs} if name.startswith(ATTRIBUTE) else sizes.get(name, {}) for name in tensors
-    }
+    sizes |= {name: {0: graphs} for name in tensors if name.startswith(ATTRIBUTE)}
+    sizes |= {name: {0: nodes} for name in tensors if name.startswith(FEATURES_OF)}
+    dynamic = {name: sizes.get(name, {}) for name in tensors}
     with torch.no_grad():
         return torch.export.export(
             FunctionalModel(model), (tensors,), dynamic_shapes=(dynamic,), strict=False

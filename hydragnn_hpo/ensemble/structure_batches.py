@@ -423,7 +423,10 @@ class Structures:
 
 
 def rules_for(
-    cutoff: float, attributes: Mapping[str, AttributeConfig] | None = None, laplacian: int = 0
+    cutoff: float,
+    attributes: Mapping[str, AttributeConfig] | None = None,
+    laplacian: int = 0,
+    trunks: Sequence[str] = (),
 ) -> Rules:
     """Return the rules that turn structures into graphs for prediction.
 
@@ -431,6 +434,7 @@ def rules_for(
         cutoff: longest edge of the graphs, in angstrom.
         attributes: known properties that members read, by name.
         laplacian: number of Laplacian encodings that members read; 0 for none.
+        trunks: names of the foundation models whose features members read.
     """
     return Rules(
         cutoff=cutoff,
@@ -438,6 +442,7 @@ def rules_for(
         targets={},
         attributes=attributes or {},
         laplacian=laplacian,
+        trunks=tuple(trunks),
     )
 
 

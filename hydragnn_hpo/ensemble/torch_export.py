@@ -33,6 +33,7 @@ from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.model import (
     AttentionPool,
+    FrozenFeatures,
     GlobalRound,
     LaplacianEncoding,
     RandomWalkEncoding,
@@ -140,6 +141,7 @@ UNTRACEABLE: dict[type[nn.Module], str] = {
     AttentionPool: "its pool 'attention' lays out the atoms of the largest structure",
     RandomWalkEncoding: "its encoding lays out the atoms of the largest structure",
     LaplacianEncoding: "its encoding is computed outside of the net",
+    FrozenFeatures: "the features it begins from are computed outside of the net",
 }
 """Modules with tensors whose sizes depend on values, which a traced program cannot follow."""
 

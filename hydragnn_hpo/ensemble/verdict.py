@@ -9,12 +9,13 @@ Shapes: R rows of a head that have the label, w components, Q groups of structur
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from ase.data import chemical_symbols
 
+from hydragnn_hpo.config import ELEMENTS, TRUNKS
 from hydragnn_hpo.data import FAR
 from hydragnn_hpo.ensemble.calibrate import Calibration, size_strata
 from hydragnn_hpo.ensemble.class_probabilities import as_probabilities, class_sets, log_losses
@@ -258,6 +259,11 @@ class SearchEvidence:
     """Validation objective of the best trial after each epoch."""
     candidates: int = 0
     """Trials from which members were chosen."""
+    embeddings: Mapping[str, float] = field(default_factory=dict)
+    """Best validation objective with each ``model.embedding``, at equal epochs; empty where only
+    one was tried."""
+    trunks: tuple[str, ...] = ()
+    """Embeddings of the trials from which members were chosen."""
 
 
 def compare(errors: np.ndarray, other: np.ndarray, group: np.ndarray) -> Comparison:
@@ -808,6 +814,39 @@ def judge_members(search: SearchEvidence) -> Assessment | None:
     )
 
 
+def judge_trunk(search: SearchEvidence) -> Assessment | None:
+    """Judge whether features of a foundation model helped, and name what that model has seen."""
+    used = [name for name in search.trunks if name != ELEMENTS]
+    tried = {name: value for name, value in search.embeddings.items() if name != ELEMENTS}
+    if not used and not tried:
+        return None
+    name = min(tried, key=lambda one: tried[one], default=used[0] if used else "")
+    title = TRUNKS[name].title
+    plain = search.embeddings.get(ELEMENTS, math.nan)
+    helped = 1.0 - tried.get(name, math.nan) / plain
+    seen = (
+        f"{title} was trained on {TRUNKS[name].trained_on}: errors on structures that are also "
+        "there tell less about new ones."
+    )
+    because = f"threshold {100 * GAIN:.0f} % of the best trial's validation objective"
+    if not math.isfinite(helped):
+        return Assessment("note", f"all members begin from features of {title}; {seen}", because)
+    if helped < GAIN:
+        change = f"{abs(100 * helped):.0f} % {'better' if helped > 0 else 'worse'}"
+        return Assessment(
+            "note",
+            f"features of {title} did not help: the best trial with them is {change} than the best "
+            f"without; {seen if used else 'no member reads them.'}",
+            because,
+        )
+    return Assessment(
+        "note",
+        f"features of {title} helped: the best trial with them is {100 * helped:.0f} % better than "
+        f"the best without, after as many epochs; {seen}",
+        because,
+    )
+
+
 HEAD_RULES: dict[str, Callable[[HeadEvidence], Assessment | None]] = {
     "classes": judge_classes,
     "leakage": judge_leakage,
@@ -828,5 +867,6 @@ SEARCH_RULES: dict[str, Callable[[SearchEvidence], Assessment | None]] = {
     "members": judge_members,
     "training": judge_training,
     "search": judge_search,
+    "trunk": judge_trunk,
 }
 """Rules by name, in the order of their sentences."""

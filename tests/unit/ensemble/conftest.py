@@ -28,6 +28,7 @@ from hydragnn_hpo.ensemble.artefact_writer import write_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.engine import Member, member_batches, pieces
 from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.model.trunks.embed import embed_store
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.precision import DTYPES
 
@@ -235,15 +236,32 @@ def summed_run(tmp_path_factory, scratch):
     return run
 
 
-def build_three_trials(run: Path, columns: Columns, card: CardConfig) -> None:
+def build_three_trials(
+    run: Path, columns: Columns, card: CardConfig, trunk: str | None = None
+) -> None:
     """Write a run of three trials and build its ensemble."""
     (run / "data").mkdir(parents=True)
     write_store(run / "data/toy.bp", [columns], columns.stats, card)
     (run / "campaign.toml").write_text(campaign_text(method="top"))
     opened = open_store(run / "data/toy.bp")
+    if trunk is not None:
+        opened = embed_store(run / "data/toy.bp", trunk, processes=1).attach(opened)
     for number, trial in enumerate(list(MODELS)[:3]):
         write_trial(run, opened, trial, number)
     build_ensemble(run)
+
+
+@pytest.fixture(scope="session")
+def frozen_run(tmp_path_factory, scratch):
+    """A run of three trials and its ensemble, two on features of a foundation model; to read."""
+    run = tmp_path_factory.mktemp("frozen") / "run"
+    columns, card = toy_columns()
+    with scratch(), pytest.MonkeyPatch.context() as patch:
+        for trial, layers in (("t0001", 0), ("t0003", 1)):
+            patch.setitem(MODELS[trial], "embedding", "chgnet")
+            patch.setitem(MODELS[trial], "layers", layers)
+        build_three_trials(run, columns, card, trunk="chgnet")
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -268,7 +286,8 @@ def write_trial(run: Path, columns: Columns, trial: str, number: int) -> None:
     (folder / "trial.toml").write_text(dump_config(config))
     torch.manual_seed(number)
     dtype = DTYPES[config.training.precision]
-    model = MultiHeadGNN(config.model, config.heads, columns.stats["targets"]).to(dtype)
+    targets = columns.stats["targets"]
+    model = MultiHeadGNN(config.model, config.heads, targets, stats=columns.stats).to(dtype)
     checkpoint.write_checkpoint(folder / "checkpoints/best.safetensors", model.state_dict(), {})
     member = Member(trial, 1.0, model.eval(), config.model.cutoff, dtype)
     arrays = {}
