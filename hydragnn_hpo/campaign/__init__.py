@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
     from hydragnn_hpo.campaign.setup import (
         DataFacts,
+        FeaturesPrice,
         check_run_directory,
         facts_of_cards,
         facts_of_stats,
         find_cards,
         open_run,
+        price_features,
         read_software_versions,
         settle,
         stores_of,
@@ -113,6 +115,8 @@ __all__ = [
     "facts_of_cards",
     "facts_of_stats",
     "find_cards",
+    "FeaturesPrice",
+    "price_features",
     "first_goal",
     "fit_budget",
     "fold",

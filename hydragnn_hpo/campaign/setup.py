@@ -8,14 +8,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.rescoring import compute_scores
 from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.config import (
+    ELEMENTS,
     STORE_VERSION,
+    TRUNKS,
     Access,
     CampaignConfig,
     CardConfig,
@@ -24,6 +26,7 @@ from hydragnn_hpo.config import (
     TrialHeads,
     budget_steps,
     compute_epoch_size,
+    count_features,
     dump_config,
     fill_arguments,
     is_extensive,
@@ -384,6 +387,8 @@ def check_corners(config: CampaignConfig, data: DataFacts) -> None:
         fit |= {"model": made.model, "training": made.training, "laplacian": data.laplacian}
         if data.attributes is not None:
             fit["attributes"] = dict.fromkeys(data.attributes)
+        if data.stats is not None:
+            fit["elements"] = data.stats["elements"]
         parse_config(fit, TrialHeads, where=where)
         for name, head in made.heads.items():
             target = data.targets[name]
@@ -474,6 +479,43 @@ def corners_of(config: CampaignConfig) -> Iterator[tuple[str, TrialConfig]]:
             entries = stores_of(config, [entry.card for entry in config.data])
             made = trial_config(config, f"with {key} = {value}", chosen, entries)
             yield f"campaign '{config.name}', {key} = {value}", made
+
+
+def find_trunks(config: CampaignConfig) -> list[str]:
+    """Return the foundation models whose features some trial may begin from, by name."""
+    key = "model.embedding"
+    fixed = config.trial.get("model", {}).get("embedding", ELEMENTS)
+    named = _values(config, key) if key in config.space else [fixed]
+    return sorted({str(name) for name in named} - {ELEMENTS})
+
+
+class FeaturesPrice(NamedTuple):
+    """What the features of a foundation model take for all atoms of the data."""
+
+    title: str
+    """Name and version of the model."""
+    seconds: float
+    """Time on one slot."""
+    bytes: int
+    """Room on disk."""
+
+
+def price_features(config: CampaignConfig, stats: StoreStats) -> tuple[FeaturesPrice, ...]:
+    """Price the features that a campaign computes before its trials.
+
+    Args:
+        config: the campaign.
+        stats: of the data.
+
+    Returns:
+        A price for each foundation model that some trial may begin from.
+    """
+    atoms = stats["num_graphs"] * stats["nodes"]["mean"]
+    specs = [(TRUNKS[name], count_features(name, "all")) for name in find_trunks(config)]
+    return tuple(
+        FeaturesPrice(spec.title, atoms * spec.atom_seconds, round(2 * width * atoms))
+        for spec, width in specs
+    )
 
 
 def _values(config: CampaignConfig, key: str) -> list[Scalar]:

@@ -23,6 +23,7 @@ from hydragnn_hpo.campaign.setup import (
     check_corners,
     check_labels,
     facts_of_stats,
+    find_trunks,
     stores_of,
     trial_config,
 )
@@ -142,7 +143,7 @@ class TrainingTrials:
             logger.warning("%s", left)
 
     def prepare(self, job: RunJob) -> None:
-        """Build the stores that are not there yet, and try the space on them."""
+        """Build the stores that are not there yet, try the space on them, compute features."""
         every: list[StoreStats] = []
         older = []
         for path, name in self.cards.items():
@@ -165,6 +166,9 @@ class TrainingTrials:
         check_corners(self.config, facts_of_stats(stats))
         for sentence in check_labels(self.config, stats):
             logger.warning("%s", sentence)
+        for trunk in find_trunks(self.config):
+            for store in self.needs:
+                job("embed", {"store": str(store), "trunk": trunk})
         self.stats = stats
 
     def configure(self, name: str, values: SearchedValues) -> TrialConfig:

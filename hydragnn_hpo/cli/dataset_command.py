@@ -179,6 +179,40 @@ def check(
         raise typer.Exit(1)
 
 
+@app.command(epilog=show_examples("dataset embed"))
+def embed(
+    store: Annotated[Path, typer.Argument(help="Graph store (NAME.bp).")],
+    trunk: Annotated[str, typer.Option(help="Foundation model, such as chgnet.")] = "chgnet",
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes; one per core if left out.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute what a foundation model says of each atom, for model.embedding."""
+    from hydragnn_hpo.cli.progress import ProgressDisplay
+    from hydragnn_hpo.config import TRUNKS
+    from hydragnn_hpo.model.trunks.embed import embed_store
+
+    _refuse_card(store)
+    done = 0
+
+    def count(graphs: int) -> None:
+        nonlocal done
+        done += graphs
+        display.show(done)
+
+    with ProgressDisplay("computing features") as display:
+        cache = embed_store(store, trunk, processes=processes, report=count)
+    size = cache.path.stat().st_size
+    if as_json:
+        typer.echo(json.dumps({"path": str(cache.path), "trunk": trunk, "bytes": size}))
+        return
+    typer.echo(
+        f"{cache.path}: features of {TRUNKS[trunk].title} for all atoms of {done} structures, "
+        f'{_size(size)}; a trial with model.embedding = "{trunk}" reads them'
+    )
+
+
 def _refuse_card(store: Path) -> None:
     from hydragnn_hpo.errors import DataError
 

@@ -62,6 +62,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dataset build": ("hydragnn-hpo dataset build my.toml --out my.bp",),
     "dataset info": ("hydragnn-hpo dataset info my.bp",),
     "dataset check": ("hydragnn-hpo dataset check my.bp",),
+    "dataset embed": ("hydragnn-hpo dataset embed my.bp --trunk chgnet",),
     "machine list": ("hydragnn-hpo machine list",),
     "machine show": ("hydragnn-hpo machine show frontier",),
     "trial": ("hydragnn-hpo trial best_config.toml",),

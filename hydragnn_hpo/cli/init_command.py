@@ -54,6 +54,14 @@ MinutesOption = Annotated[
         rich_help_panel="Search",
     ),
 ]
+TrunksOption = Annotated[
+    bool,
+    typer.Option(
+        "--trunks/--no-trunks",
+        help="Let atoms of crystals begin from features of a foundation model, too.",
+        rich_help_panel="Search",
+    ),
+]
 OutOption = Annotated[
     Path | None,
     typer.Option(
@@ -69,6 +77,7 @@ def init(
     target: TargetOption = None,
     unit: UnitOption = None,
     minutes: MinutesOption = None,
+    trunks: TrunksOption = True,
     out: OutOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -76,7 +85,7 @@ def init(
     from hydragnn_hpo import pipeline
     from hydragnn_hpo.errors import ConfigError
 
-    request = pipeline.InitRequest(tuple(conv or ()), tuple(target or ()), minutes)
+    request = pipeline.InitRequest(tuple(conv or ()), tuple(target or ()), minutes, trunks)
     if not all(files):
         raise ConfigError("one of the names is empty: name data files, folders, or a card.")
     if pipeline.is_card(files):

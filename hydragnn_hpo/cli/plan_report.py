@@ -8,12 +8,14 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from hydragnn_hpo.campaign import (
+    FeaturesPrice,
     Forecast,
     ForecastMachine,
     PricedTrial,
     TrialPricer,
     configuration_of,
     forecast_campaign,
+    price_features,
     rung_of,
     sample_configurations,
 )
@@ -95,6 +97,8 @@ class PlanReport:
     data: str
     """Where the sizes of the data are from, in words."""
     forecast: Forecast
+    features: tuple[FeaturesPrice, ...] = ()
+    """What is computed by foundation models before the trials."""
 
 
 def plan_campaign(
@@ -141,7 +145,8 @@ def forecast_known(
     forecast = forecast_campaign(
         config, machine, priced, refused=refused, report=_simulation_report(display)
     )
-    return PlanReport(config, data.origin, forecast)
+    features = price_features(config, data.stats) if data.stats else ()
+    return PlanReport(config, data.origin, forecast, features)
 
 
 def _check_plannable(trials: int) -> int:
@@ -259,6 +264,11 @@ def report_lines(planned: PlanReport) -> Iterator[str]:
     )
     yield f"machine      {_describe_machine(forecast)}"
     yield f"data         {planned.data}"
+    for title, seconds, size in planned.features:
+        yield (
+            f"first        features of {title}: {duration(seconds)} on one slot, "
+            f"{size / 1e6:,.3g} MB on disk"
+        )
     yield from _describe_fits(forecast)
     yield from _course(forecast)
     for advice in advice_lines(forecast):
@@ -370,10 +380,15 @@ def report_plain(planned: PlanReport) -> dict[str, JsonValue]:
     """Return the report as plain data for JSON; times are seconds unless a name says otherwise.
 
     Returns:
-        ``campaign``; ``data``: where its sizes are from; ``forecast``.
+        ``campaign``; ``data``: where its sizes are from; ``features``: what foundation models take;
+        ``forecast``.
     """
-    forecast = _plain(planned.forecast)
-    return {"campaign": planned.config.name, "data": planned.data, "forecast": forecast}
+    return {
+        "campaign": planned.config.name,
+        "data": planned.data,
+        "features": [price._asdict() for price in planned.features],
+        "forecast": _plain(planned.forecast),
+    }
 
 
 def _plain(forecast: Forecast) -> dict[str, JsonValue]:

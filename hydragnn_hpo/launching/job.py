@@ -9,6 +9,7 @@ from hydragnn_hpo.rank_requests import Request
 JOBS: dict[str, str] = {
     "train": "hydragnn_hpo.training.trial:rank_main",
     "build": "hydragnn_hpo.data.store_builder:job_main",
+    "embed": "hydragnn_hpo.model.trunks.embed:job_main",
     "ensemble": "hydragnn_hpo.ensemble.build:job_main",
     "command": "hydragnn_hpo.launching.command_rank:rank_main",
     "probe": "hydragnn_hpo.training.allreduce_probe:job_main",

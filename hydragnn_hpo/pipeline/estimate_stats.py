@@ -55,6 +55,8 @@ class StatsEstimate:
     built: bool
     sampled: bool = False
     """Whether the sizes are those of structures that were read."""
+    crystals: bool = False
+    """Whether all structures that were read are periodic in three directions."""
 
 
 def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) -> StatsEstimate:
@@ -73,12 +75,13 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
             return StatsEstimate(read_stats(store), f"the store {store}", built=True)
     card = load_config(card_path, CardConfig)
     try:
-        sample, counted = _read_sample(card, card_path)
+        sample, counted, crystals = _read_sample(card, card_path)
     except DataError:
         if structures is None:
             raise
         sample = _assume_stats(card)
         counted = None
+        crystals = False
     total = structures or counted
     if total is None:
         raise DataError(
@@ -90,11 +93,16 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
         f"{total:,} structures, sizes by {source}",
         built=False,
         sampled=counted is not None or sample["num_graphs"] > 1,
+        crystals=crystals,
     )
 
 
-def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | None]:
-    """Read the first structures of the first file, and count all where that costs nothing."""
+def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | None, bool]:
+    """Read the first structures of the first file, and count all where that costs nothing.
+
+    Returns:
+        Their sizes, the number of all structures, and whether those read are crystals.
+    """
     from hydragnn_hpo.data import columns_of, find_file, make_source, size_stats
     from hydragnn_hpo.data.readers import reader_of
 
@@ -107,7 +115,8 @@ def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | No
     graphs = _read_first(card, 0, paths[0], SAMPLE_SIZE)
     if not graphs:
         raise DataError(f"{paths[0]}: none of its structures can be used; see 'dataset check'.")
-    return size_stats(columns_of(graphs, card.targets), card.graphs.cutoff), total
+    sizes = size_stats(columns_of(graphs, card.targets), card.graphs.cutoff)
+    return sizes, total, all(graph.pbc.all() for graph in graphs)
 
 
 def _read_first(card: CardConfig, entry: int, path: Path, count: int) -> "list[Graph]":

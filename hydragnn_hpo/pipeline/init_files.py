@@ -6,13 +6,21 @@ Nothing is printed here: the command line and notebooks show what ``InitResult``
 import contextlib
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign import Forecast, ForecastMachine, SearchBudget, fit_budget
-from hydragnn_hpo.config import CampaignConfig, CardConfig, find_profile, load_config, parse_config
-from hydragnn_hpo.data import UNKNOWN, Inspection, inspect_files
+from hydragnn_hpo.config import (
+    TRUNKS,
+    CampaignConfig,
+    CardConfig,
+    find_profile,
+    find_unseen,
+    load_config,
+    parse_config,
+)
+from hydragnn_hpo.data import UNKNOWN, Inspection, describe_periodicity, inspect_files
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_text
@@ -47,6 +55,8 @@ class InitRequest:
     convs: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     minutes: float | None = None
+    trunks: bool = True
+    """Whether the search may begin from features of foundation models."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +112,11 @@ def init_from_card(name: str, request: InitRequest) -> str:
     card = load_config(path, CardConfig)
     if request.minutes is None:
         return render_campaign(card, card_path, request.convs, request.targets)
-    stats = estimate_stats(path, [Path(f"{card.name}.bp")], None).stats
-    return _fit_campaign(card, card_path, stats, request, HeadHints())[0]
+    known = estimate_stats(path, [Path(f"{card.name}.bp")], None)
+    hints = HeadHints()
+    if known.crystals:
+        hints = _propose_trunks(hints, card, known.stats, request)
+    return _fit_campaign(card, card_path, known.stats, request, hints)[0]
 
 
 def init_from_files(
@@ -139,6 +152,8 @@ def init_from_files(
     heads = choose_heads(card, request.targets, hints)
     stats = scale_stats(inspection.geometry.stats, _count_usable(inspection), card)
     minutes = request.minutes or MINUTES
+    if inspection.geometry.periodic == describe_periodicity([3]):
+        hints = _propose_trunks(hints, card, stats, request)
     with activity("pricing trials"):
         campaign, forecast, budget = _fit_campaign(card, card_path.name, stats, request, hints)
     seconds = forecast.simulated.makespan
@@ -222,6 +237,31 @@ def _make_hints(inspection: Inspection) -> HeadHints:
     )
 
 
+MOST_FOR_FEATURES = 0.3
+"""Share of a campaign's time up to which features of a foundation model are computed for it."""
+
+
+def _propose_trunks(
+    hints: HeadHints, card: CardConfig, stats: StoreStats, request: InitRequest
+) -> HeadHints:
+    """Add the foundation models that know the elements of crystals and do not take too much time.
+
+    Forces are derivatives by positions, which features do not have.
+    """
+    heads = choose_heads(card, request.targets, hints)
+    atoms = stats["num_graphs"] * stats["nodes"]["mean"]
+    most = MOST_FOR_FEATURES * 60.0 * (request.minutes or MINUTES)
+    able = tuple(
+        name
+        for name, spec in TRUNKS.items()
+        if not find_unseen(name, stats["elements"]) and atoms * spec.atom_seconds <= most
+    )
+    if not request.trunks or any(card.targets[name].derived_from for name in heads):
+        able = ()
+    seconds = sum(atoms * TRUNKS[name].atom_seconds for name in able)
+    return replace(hints, trunks=able, trunk_seconds=seconds)
+
+
 def _fit_campaign(
     card: CardConfig,
     card_path: str,
@@ -241,8 +281,15 @@ def _fit_campaign(
         return parse_config(tomllib.loads(render(budget)), CampaignConfig, where="first campaign")
 
     machine = ForecastMachine(find_profile(None), 1, len(detect_slots()))
-    seconds = 60.0 * (request.minutes or MINUTES)
+    seconds = 60.0 * (request.minutes or MINUTES) - hints.trunk_seconds
     budget, forecast = fit_budget(make, machine, stats, able, seconds)
+    if hints.trunks:
+        titles = " and ".join(TRUNKS[name].title for name in hints.trunks)
+        why = (
+            f"Features of {titles} are computed once, which takes about "
+            f"{hints.trunk_seconds:.0f} s: few labels teach more on top of them."
+        )
+        budget = replace(budget, layers=(0, budget.layers[1]), why=(*budget.why, why))
     return render(budget), forecast, budget
 
 

@@ -278,7 +278,11 @@ steps_per_epoch = {{ budget.steps }}
 {% endif %}
 "model.conv" = {{ convs | toml }}
 "model.features" = {{ budget.features | toml }}
-"model.layers" = {{ {"low": budget.layers[0], "high": budget.layers[1]} | toml }}
+{% if hints.trunks %}
+# elements alone, or also features of a foundation model, which needs few rounds beside
+"model.embedding" = {{ (["elements"] + (hints.trunks | list)) | toml }}
+{% endif %}
+"model.layers" = {{ {"low": fewest_layers, "high": budget.layers[1]} | toml }}
 {% if pools %}
 # layers through which atoms pass before a structure pools them
 "model.atom_layers" = [0, 2]
@@ -328,6 +332,10 @@ class HeadHints:
     """Targets that get no head at first, and the reason."""
     heavy_tailed: Set[str] = frozenset()
     """Targets of which few structures hold most of the spread."""
+    trunks: tuple[str, ...] = ()
+    """Foundation models whose features the search may begin from."""
+    trunk_seconds: float = 0.0
+    """Time that their features take, in seconds."""
 
 
 def render_campaign(
@@ -366,6 +374,7 @@ def render_campaign(
         other_convs=[name for name in choose_convs(card, heads) if name not in searched],
         budget=budget,
         hints=hints,
+        fewest_layers=0 if hints.trunks else budget.layers[0],
         options=options,
         other_ranges=other_ranges,
         pools=any(_is_pooled(card.targets[name]) for name in heads),

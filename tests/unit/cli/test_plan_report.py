@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hydragnn_hpo.campaign import FeaturesPrice
 from hydragnn_hpo.campaign.forecast import Forecast, ForecastMachine
 from hydragnn_hpo.cli.plan_report import advice_lines, report_lines, report_plain
 from hydragnn_hpo.config.machine import find_profile
@@ -72,7 +73,8 @@ def test_what_is_left_undone_and_what_is_no_trial_is_reported():
 def planned(result):
     search = SimpleNamespace(rungs=(1, 4), finalists=2)
     config = SimpleNamespace(name="mine", search=search)
-    return SimpleNamespace(config=config, data="a store", forecast=result)
+    features = (FeaturesPrice("CHGNet 0.3.0", 120.0, 24_000_000),)
+    return SimpleNamespace(config=config, data="a store", forecast=result, features=features)
 
 
 def test_what_a_person_reads():
@@ -80,6 +82,7 @@ def test_what_a_person_reads():
         "mine: 8 trials, epochs 1 -> 4, 2 finalists",
         "machine      frontier: 10 hosts of 8 slots",
         "data         a store",
+        "first        features of CHGNet 0.3.0: 2.0 min on one slot, 24 MB on disk",
         "takes        60.0 min, 10 host-hours",
         "useful       86 % of slot-time is work that one rank would have, too",
         "slot-time      95 %  training and validation",
@@ -95,7 +98,7 @@ def test_the_fits_of_the_learning_curve_have_a_line_of_their_own():
     result = replace(forecast(), curve=frozenset({"t0006", "t0007"}))
     lines = list(report_lines(planned(result)))
     assert lines[0] == "mine: 6 trials, epochs 1 -> 4, 2 finalists"
-    assert lines[3] == (
+    assert lines[4] == (
         "then         2 fits of the best trial for the learning curve, to epoch 4: 60.0 min on one "
         "slot"
     )

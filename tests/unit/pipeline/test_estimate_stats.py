@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from ase import Atoms
-from ase.build import bulk
+from ase.build import bulk, molecule
 from ase.io import write
 
 from hydragnn_hpo.config.data_config import CardConfig
@@ -20,6 +20,7 @@ from hydragnn_hpo.pipeline.estimate_stats import (
     check_forces,
     estimate_stats,
 )
+from hydragnn_hpo.pipeline.init_files import InitRequest, init_from_files
 
 
 @pytest.fixture
@@ -142,3 +143,27 @@ def test_forces_that_are_not_learned_are_not_compared(springs):
         atoms.arrays["f"] = np.zeros((2, 3))
     write(springs / "springs.extxyz", overlap, format="extxyz")
     check_forces(card, springs / "springs.toml", ["e", "f"])  # none can be used: the build tells
+
+
+@pytest.mark.parametrize(
+    ("atoms", "minutes", "proposed"),
+    [
+        (bulk("Cu"), 10.0, True),
+        (bulk("Po", "sc", a=3.35), 10.0, False),
+        (bulk("Cu") * (5, 5, 5), 1.0, False),
+        (molecule("H2O"), 10.0, False),
+    ],
+    ids=["crystals", "an element it never saw", "more atoms than there is time for", "molecules"],
+)
+def test_features_are_proposed_where_the_model_is_at_home(tmp_path, atoms, minutes, proposed):
+    """125 atoms x 100 structures x 2 ms are 25 s, more than 0.3 of a minute."""
+    frames = [atoms.copy() for _ in range(100)]
+    random = np.random.default_rng(0)
+    for frame in frames:
+        frame.rattle(0.1, rng=random)
+        frame.info["gap"] = float(random.random())
+    write(tmp_path / "some.extxyz", frames)
+    for trunks in (True, False):
+        request = InitRequest(targets=("gap",), minutes=minutes, trunks=trunks)
+        made = init_from_files([tmp_path / "some.extxyz"], request, {"gap": "eV"}, tmp_path)
+        assert ("model.embedding" in made.campaign_text) == (proposed and trunks)

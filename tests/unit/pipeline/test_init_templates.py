@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.campaign.setup import check_corners, facts_of_cards
+from hydragnn_hpo.campaign.setup import check_corners, facts_of_cards, find_trunks
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
 from hydragnn_hpo.config.data_config import CardConfig
@@ -86,3 +86,13 @@ def test_heavy_tails_are_learned_by_absolute_errors():
     made = campaign(render_campaign(card(energy=ENERGY, gap=gap), "x", hints=hints))
     assert made.trial["heads"]["gap"]["loss"] == "mae"
     assert "loss" not in made.trial["heads"]["energy"]
+
+
+def test_a_search_may_begin_from_features_of_a_foundation_model():
+    hints = HeadHints(trunks=("chgnet",))
+    gaps = card(gap={"level": "graph", "unit": "eV"})
+    made = campaign(render_campaign(gaps, "card.toml", hints=hints))
+    assert made.space["model.embedding"].choices == ("elements", "chgnet")
+    assert made.space["model.layers"].low == 0
+    assert find_trunks(made) == ["chgnet"]
+    assert find_trunks(campaign(render_campaign(gaps, "card.toml"))) == []
