@@ -1,6 +1,7 @@
 """Arguments that several commands share."""
 
 import contextlib
+import functools
 import glob
 from pathlib import Path
 from typing import Annotated
@@ -63,14 +64,17 @@ DeviceOption = Annotated[
     str, typer.Option(help="Where to predict: auto (a GPU if there is one), cpu, cuda:0.")
 ]
 
+machine_option = functools.partial(typer.Option, rich_help_panel="Machine")
+campaign_option = functools.partial(typer.Option, rich_help_panel="Changes of the campaign")
+"""An option of one panel of the help."""
+
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
+    campaign_option(
         "--set",
         metavar="KEY=VALUE",
         help="Value in place of the campaign file's, such as trial.training.global_batch=32; "
         "repeatable.",
-        rich_help_panel="Changes of the campaign",
     ),
 ]
 

@@ -1,6 +1,7 @@
 """``hydragnn-hpo init``: from a data file, or from a card, to a first campaign."""
 
 import contextlib
+import functools
 import shlex
 import sys
 from collections.abc import Iterator
@@ -27,15 +28,12 @@ FilesArgument = Annotated[
         metavar="FILES_OR_CARD...",
     ),
 ]
-ConvOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Search only this conv; repeatable.", rich_help_panel="Search"),
-]
+search_option = functools.partial(typer.Option, rich_help_panel="Search")
+ConvOption = Annotated[list[str] | None, search_option(help="Search only this conv; repeatable.")]
 TargetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Predict only this target, even one that looks like a mask or a copy; repeatable.",
-        rich_help_panel="Search",
+    search_option(
+        help="Predict only this target, even one that looks like a mask or a copy; repeatable."
     ),
 ]
 UnitOption = Annotated[
@@ -47,11 +45,10 @@ UnitOption = Annotated[
 ]
 MinutesOption = Annotated[
     float | None,
-    typer.Option(
+    search_option(
         min=1.0,
         max=1e5,
         help="Minutes for the whole campaign on this machine; 10 for data files if left out.",
-        rich_help_panel="Search",
     ),
 ]
 OutOption = Annotated[

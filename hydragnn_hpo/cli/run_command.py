@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import typer
 
-from hydragnn_hpo.cli.arguments import CampaignArgument, DryRunOption, JsonOption, SetOption
+from hydragnn_hpo.cli.arguments import (
+    CampaignArgument,
+    DryRunOption,
+    JsonOption,
+    SetOption,
+    campaign_option,
+    machine_option,
+)
 from hydragnn_hpo.cli.words import energy
 
 if TYPE_CHECKING:
@@ -42,86 +49,58 @@ RunOption = Annotated[
 ]
 SlotsOption = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        max=10_000,
-        help="Ranks per host at a time; by default as in the campaign file.",
-        rich_help_panel="Machine",
+    machine_option(
+        min=1, max=10_000, help="Ranks per host at a time; by default as in the campaign file."
     ),
 ]
 BackendOption = Annotated[
     str | None,
-    typer.Option(
-        help="local, slurm, mpiexec or ray; by default as in the campaign file.",
-        rich_help_panel="Machine",
-    ),
+    machine_option(help="local, slurm, mpiexec or ray; by default as in the campaign file."),
 ]
 
 
 MachineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--machine", help="Machine profile: a shipped name or a path.", rich_help_panel="Machine"
-    ),
+    str | None, machine_option("--machine", help="Machine profile: a shipped name or a path.")
 ]
 
 
 ExcludeOption = Annotated[
     Path | None,
-    typer.Option(
-        help="File of hosts to exclude; they are added to the run's exclude.hosts.",
-        rich_help_panel="Machine",
-    ),
+    machine_option(help="File of hosts to exclude; they are added to the run's exclude.hosts."),
 ]
 
 
 PackOption = Annotated[
     str | None,
-    typer.Option(
-        "--pack",
-        help="Archive made by hydragnn-hpo pack, to unpack on each host's own disk.",
-        rich_help_panel="Machine",
+    machine_option(
+        "--pack", help="Archive made by hydragnn-hpo pack, to unpack on each host's own disk."
     ),
 ]
 ContainerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--container", help="Container image in which ranks run.", rich_help_panel="Machine"
-    ),
+    str | None, machine_option("--container", help="Container image in which ranks run.")
 ]
 TrialsOption = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        max=10**6,
-        help="Number of trials; by default as in the campaign file.",
-        rich_help_panel="Changes of the campaign",
-    ),
+    campaign_option(min=1, max=10**6, help="Number of trials; by default as in the campaign file."),
 ]
 SeedOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Seed of the campaign; by default as in the campaign file.",
-        rich_help_panel="Changes of the campaign",
-    ),
+    int | None, campaign_option(help="Seed of the campaign; by default as in the campaign file.")
 ]
 MinutesOption = Annotated[
     float | None,
-    typer.Option(
+    campaign_option(
         min=1.0,
         max=1e5,
         help="Minutes for the whole campaign on this machine: chooses the numbers of trials, "
         "epochs and members.",
-        rich_help_panel="Changes of the campaign",
     ),
 ]
 JoinOption = Annotated[
     bool,
-    typer.Option(
+    machine_option(
         "--join",
         help="Share the campaign with other allocations: lend hosts to its controller, or, if "
         "there is none, become it.",
-        rich_help_panel="Machine",
     ),
 ]
 
