@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.resources import find_shipped, resource_path
+
 
 def complete_run(incomplete: str) -> list[str]:
     """Return the run directories whose path begins with a text, for completion in a shell."""
@@ -18,8 +21,6 @@ def complete_run(incomplete: str) -> list[str]:
 
 def complete_campaign(incomplete: str) -> list[str]:
     """Return the TOML files and shipped campaigns whose name begins with a text."""
-    from hydragnn_hpo.resources import resource_path
-
     shipped = [path.stem for path in resource_path("workflows").glob("*.toml")]
     files = glob.glob(f"{glob.escape(incomplete)}*.toml")
     return sorted((*files, *(name for name in shipped if name.startswith(incomplete))))
@@ -94,8 +95,6 @@ def parse_count(text: str) -> int:
 
 def ensemble_file(path: Path) -> Path:
     """Return the ensemble of a run directory, or the file itself: the user's or a shipped one."""
-    from hydragnn_hpo.layout import RunDir
-
     path = shipped_or_path(path)
     return RunDir(path).ensemble if path.is_dir() else path
 
@@ -107,7 +106,6 @@ def shipped_or_path(path: Path) -> Path:
     unchanged.
     """
     from hydragnn_hpo.data.readers.selection import split_index
-    from hydragnn_hpo.resources import find_shipped
 
     name, index = (path, "") if path.exists() else split_index(path)
     shipped = find_shipped(name)

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption
+from hydragnn_hpo.cli.tables import console, make_table
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.sanitize import escape_line
 from hydragnn_hpo.units import GUESSED
 
 if TYPE_CHECKING:
@@ -71,7 +74,6 @@ def init(
 ) -> None:
     """Inspect data, and write a commented card and campaign that fit it and this machine."""
     from hydragnn_hpo import pipeline
-    from hydragnn_hpo.errors import ConfigError
 
     request = pipeline.InitRequest(tuple(conv or ()), tuple(target or ()), minutes)
     if not all(files):
@@ -110,7 +112,6 @@ def _show_activity(what: str) -> Iterator[None]:
 
 def _show_result(result: "InitResult", *, dry_run: bool) -> None:
     """Print what the data hold, what is proposed, what to check, and the next command."""
-    from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.data import UNKNOWN
     from hydragnn_hpo.pipeline import (
         describe_data,
@@ -144,15 +145,11 @@ def _show_result(result: "InitResult", *, dry_run: bool) -> None:
 
 def _print_line(out: "Console", text: str, style: str | None = None) -> None:
     """Print text that may come from a file; markup in it has no effect."""
-    from hydragnn_hpo.sanitize import escape_line
-
     out.print(escape_line(text).replace('\\"', '"'), style=style, markup=False, highlight=False)
 
 
 def _tabulate_targets(result: "InitResult") -> "FittedTable":
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
-    table = FittedTable(drop=("why",))
+    table = make_table(drop=("why",))
     table.add_texts("target", "of", "unit", "predicted", "values", "why")
     for target in result.inspection.proposals.targets:
         kind = "structure" if target.level == "graph" else "atom"

@@ -16,6 +16,8 @@ from hydragnn_hpo.cli.arguments import (
 )
 from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.run_command import MachineOption
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.layout import RunDir
 
 CampaignArgument = Annotated[
     str,
@@ -75,8 +77,6 @@ def plan(
 ) -> None:
     """Forecast time and cost of a campaign with the real planner."""
     from hydragnn_hpo.cli import plan_report
-    from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.pipeline import parse_settings
 
     if figure is not None and figure.suffix.lower() != ".png":

@@ -23,6 +23,7 @@ from hydragnn_hpo.cli.arguments import (
     shipped_or_path,
 )
 from hydragnn_hpo.cli.progress import ProgressDisplay
+from hydragnn_hpo.cli.tables import console, make_table
 from hydragnn_hpo.cli.words import count
 from hydragnn_hpo.errors import ConfigError, HydraError
 
@@ -249,8 +250,6 @@ def _print_table(
     manifest: "Manifest", rows: "Iterable[PredictedRows]", outcome: "PredictOutcome"
 ) -> None:
     """Print a table of the first structures, and stop predicting when it is full."""
-    from hydragnn_hpo.cli.tables import console
-
     shown: list[PredictedRows] = []
     for some in rows:
         shown.append(some)
@@ -338,12 +337,10 @@ def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: in
         some: structures and their predictions, in order.
         most: largest number of rows.
     """
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
     heads = manifest.heads.items()
     graph = {n: head for n, head in heads if (head.level, head.shape) == ("graph", "scalar")}
     titles = [f"{name.replace('_', ' ')}\n[{head.shown_unit}]" for name, head in graph.items()]
-    table = FittedTable("Mean, standard deviation, [90 % interval]", drop=titles[:0:-1])
+    table = make_table("Mean, standard deviation, [90 % interval]", drop=titles[:0:-1])
     table.add_texts("structure")
     table.add_numbers(*titles)
     table.add_texts("trust")

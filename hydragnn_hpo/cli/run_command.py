@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import typer
 
+from hydragnn_hpo import log
 from hydragnn_hpo.cli.arguments import (
     CampaignArgument,
     DryRunOption,
@@ -20,14 +21,21 @@ from hydragnn_hpo.cli.arguments import (
     campaign_option,
     machine_option,
 )
+from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table, print_verdict
 from hydragnn_hpo.cli.words import energy
+from hydragnn_hpo.errors import ConfigError, StorageError
+from hydragnn_hpo.files import read_json
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import LeaseTaken
+from hydragnn_hpo.optional_packages import is_installed, missing_sentence
+from hydragnn_hpo.resources import find_resource
+from hydragnn_hpo.sanitize import escape_line, shorten_words
 
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign import ShutdownRequest
     from hydragnn_hpo.config import CampaignConfig
     from hydragnn_hpo.file_records import RunFigures, RunSummary
     from hydragnn_hpo.launching import Backend
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.pipeline import Changes
 
 
@@ -123,10 +131,8 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a campaign from data to one ensemble file; the same command resumes it."""
-    from hydragnn_hpo import log
     from hydragnn_hpo.launching import read_excluded
     from hydragnn_hpo.pipeline import parse_settings
-    from hydragnn_hpo.resources import find_resource
 
     log.configure(level=logging.WARNING)
     source = find_resource(campaign, "workflows")
@@ -161,8 +167,6 @@ def _load(
     Returns:
         The campaign, its run directory, and the name of each card by its path.
     """
-    from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.optional_packages import is_installed, missing_sentence
     from hydragnn_hpo.pipeline import check_campaign_file, fit_to_time, load_campaign
 
     if minutes is not None:
@@ -183,7 +187,7 @@ def _start(
     config: "CampaignConfig",
     target: Path,
     cards: dict[Path, str],
-    to_exclude: "Mapping[str, str]",
+    to_exclude: Mapping[str, str],
     *,
     join: bool,
     quiet: bool,
@@ -202,7 +206,6 @@ def _start(
         The run directory, and the content of ``summary.json``.
     """
     from hydragnn_hpo.campaign import open_run
-    from hydragnn_hpo.errors import ConfigError, StorageError
     from hydragnn_hpo.launching import add_excluded
     from hydragnn_hpo.pipeline import forget_run
 
@@ -280,7 +283,7 @@ def _print_start(start: PlannedStart, as_json: bool) -> None:
 
 def run_alone(
     config: "CampaignConfig",
-    opened: "RunDir",
+    opened: RunDir,
     cards: dict[Path, str],
     quiet: bool,
     reseed: int = 0,
@@ -306,7 +309,7 @@ def run_alone(
 
 
 def _join(
-    config: "CampaignConfig", opened: "RunDir", cards: dict[Path, str], quiet: bool
+    config: "CampaignConfig", opened: RunDir, cards: dict[Path, str], quiet: bool
 ) -> "RunSummary":
     """Offer this allocation's hosts to the controller; without a controller, become it.
 
@@ -314,9 +317,7 @@ def _join(
         RunError: the campaign does not accept these hosts.
     """
     from hydragnn_hpo.campaign import AllocationMember
-    from hydragnn_hpo.files import read_json
     from hydragnn_hpo.launching import DRAINED
-    from hydragnn_hpo.leases import LeaseTaken
     from hydragnn_hpo.pipeline import make_shutdown_request
 
     pause = make_shutdown_request()
@@ -337,7 +338,7 @@ def _join(
 
 def _run(
     config: "CampaignConfig",
-    opened: "RunDir",
+    opened: RunDir,
     cards: dict[Path, str],
     *,
     quiet: bool,
@@ -364,21 +365,13 @@ def _run(
 
 def _warn_of_report(run: Path, error: Exception) -> None:
     """Warn that the report could not be written."""
-    from hydragnn_hpo.sanitize import escape_line, shorten_words
-
     again = f"try '{_program()} report {shlex.quote(str(run))}'"
     reason = shorten_words(escape_line(str(error)).rstrip("."))
     typer.echo(f"warning: no report was written ({reason}); {again}.", err=True)
 
 
-def _print(opened: "RunDir", result: "RunSummary") -> None:
+def _print(opened: RunDir, result: "RunSummary") -> None:
     from hydragnn_hpo.campaign import read_leaderboard
-    from hydragnn_hpo.cli.tables import (
-        console,
-        ensemble_table,
-        leaderboard_table,
-        print_verdict,
-    )
 
     out = console()
     ensemble, figures = result["ensemble"], result["figures"]
@@ -433,7 +426,7 @@ NEW_FILE = "NEW_FILE"
 """Stands for structures of the user in a command that is proposed."""
 
 
-def next_commands(opened: "RunDir") -> list[str]:
+def next_commands(opened: RunDir) -> list[str]:
     """Return what to do with the ensemble of a run, as arguments of this program.
 
     First comes the evaluation on the test split, where there is one store; then a prediction of

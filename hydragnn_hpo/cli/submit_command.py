@@ -34,6 +34,9 @@ from hydragnn_hpo.launching import (
     settle_submissions,
     submit_jobs,
 )
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import find_controller
+from hydragnn_hpo.resources import find_resource
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config import CampaignConfig, MachineConfig, ProfileConfig
@@ -141,7 +144,6 @@ def _read_campaign(
     """
     from hydragnn_hpo.config import find_profile
     from hydragnn_hpo.pipeline import load_campaign
-    from hydragnn_hpo.resources import find_resource
 
     source = find_resource(campaign, "workflows")
     config = load_campaign(source, changes, profile=machine)
@@ -168,7 +170,6 @@ def _choose_software(
         ConfigError: an archive, image or program is not there.
     """
     from hydragnn_hpo.config import resolve_machine
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.pipeline import check_campaign_file
 
     machine, many = submission.config.machine, submission.profile.batch.pack_from
@@ -199,8 +200,6 @@ def _refuse_second_submission(path: Path, records: JobRecords, *, again: bool) -
     """
     from hydragnn_hpo.campaign import read_state
     from hydragnn_hpo.cli.batch_view import read_job_statuses
-    from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.leases import find_controller
 
     run = RunDir(path)
     if not run.campaign.exists():
