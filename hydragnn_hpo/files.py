@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -290,9 +290,9 @@ def refuse_repeated(paths: Sequence[Path]) -> None:
             raise ConfigError(f"{path}: is the same file as {first}; give it once.")
 
 
-def cache_folder(kind: str, environment: Mapping[str, str] = os.environ) -> Path:
+def cache_folder(kind: str) -> Path:
     """Return the user's folder of one kind of caches: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
-    root = environment.get("XDG_CACHE_HOME")
+    root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "hydragnn-hpo" / kind
 
 

@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import adios2
@@ -32,6 +32,16 @@ def truths() -> list[Atoms]:
         atoms.info["gap"] = number / 4
         atoms.arrays["charge"] = 0.5 + np.arange(len(atoms)) / 8
     return results
+
+
+def bound_by_springs() -> Iterator[tuple[Atoms, float, np.ndarray]]:
+    """Yield copper, its energy by springs of 8 eV/angstrom^2, and the gradient: minus forces."""
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        atoms = bulk("Cu", cubic=True)
+        away = random.normal(0.0, 0.04, (4, 3))
+        atoms.positions += away
+        yield atoms, 4.0 * float((away**2).sum()), 8.0 * away
 
 
 def extxyz(folder: Path) -> Source:

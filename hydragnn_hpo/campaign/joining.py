@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal, Self
 
 import hydragnn_hpo
@@ -78,9 +78,7 @@ def patient(machine: MachineConfig) -> MachineConfig:
 class AllocationMember:
     """One allocation of several that serve a campaign."""
 
-    def __init__(
-        self, config: CampaignConfig, run: RunDir, environment: Mapping[str, str] = os.environ
-    ) -> None:
+    def __init__(self, config: CampaignConfig, run: RunDir) -> None:
         """Hold the allocation of this process.
 
         Raises:
@@ -95,7 +93,7 @@ class AllocationMember:
             )
         self.config = config.model_copy(update={"machine": machine})
         self.run = run
-        self.transport = slurm_transport(machine, run.path, environment, one_of_many=True)
+        self.transport = slurm_transport(machine, run.path, os.environ, one_of_many=True)
         check_host_count(config.launch.min_hosts, len(self.transport.hosts))
         self._seat = AllocationLease(run.path, self.transport.allocation)
         self._journal = JournalFollower(run.journal)

@@ -1,11 +1,15 @@
 """Arguments that several commands share."""
 
 import contextlib
+import functools
 import glob
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.resources import find_shipped, resource_path
 
 
 def complete_run(incomplete: str) -> list[str]:
@@ -17,8 +21,6 @@ def complete_run(incomplete: str) -> list[str]:
 
 def complete_campaign(incomplete: str) -> list[str]:
     """Return the TOML files and shipped campaigns whose name begins with a text."""
-    from hydragnn_hpo.resources import resource_path
-
     shipped = [path.stem for path in resource_path("workflows").glob("*.toml")]
     files = glob.glob(f"{glob.escape(incomplete)}*.toml")
     return sorted((*files, *(name for name in shipped if name.startswith(incomplete))))
@@ -63,14 +65,17 @@ DeviceOption = Annotated[
     str, typer.Option(help="Where to predict: auto (a GPU if there is one), cpu, cuda:0.")
 ]
 
+machine_option = functools.partial(typer.Option, rich_help_panel="Machine")
+campaign_option = functools.partial(typer.Option, rich_help_panel="Changes of the campaign")
+"""An option of one panel of the help."""
+
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
+    campaign_option(
         "--set",
         metavar="KEY=VALUE",
         help="Value in place of the campaign file's, such as trial.training.global_batch=32; "
         "repeatable.",
-        rich_help_panel="Changes of the campaign",
     ),
 ]
 
@@ -90,8 +95,6 @@ def parse_count(text: str) -> int:
 
 def ensemble_file(path: Path) -> Path:
     """Return the ensemble of a run directory, or the file itself: the user's or a shipped one."""
-    from hydragnn_hpo.layout import RunDir
-
     path = shipped_or_path(path)
     return RunDir(path).ensemble if path.is_dir() else path
 
@@ -103,7 +106,6 @@ def shipped_or_path(path: Path) -> Path:
     unchanged.
     """
     from hydragnn_hpo.data.readers.selection import split_index
-    from hydragnn_hpo.resources import find_shipped
 
     name, index = (path, "") if path.exists() else split_index(path)
     shipped = find_shipped(name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption
+from hydragnn_hpo.cli.tables import console, make_table
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,8 +84,6 @@ def _show(report: "CheckReport") -> None:
     from rich.markup import escape
     from rich.padding import Padding
 
-    from hydragnn_hpo.cli.tables import console
-
     screen = console()
     screen.print(_table(report, wide=screen.width >= WIDE))
     for finding in report.failures:
@@ -101,11 +100,9 @@ def _show(report: "CheckReport") -> None:
 def _table(report: "CheckReport", *, wide: bool) -> "FittedTable":
     from rich.text import Text
 
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
     chosen = ", ".join(f"{key}={value}" for key, value in report.options.items())
     title = f"{report.conv} ({chosen})" if chosen else report.conv
-    table = FittedTable(title)
+    table = make_table(title)
     table.add_texts("check")
     table.add_texts("result", no_wrap=True)
     table.add_numbers("found", "limit")

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
+from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import find_controller
 
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign import Kind
@@ -64,8 +67,6 @@ def add_trials(
     as_json: JsonOption = False,
 ) -> None:
     """Add trials to a campaign that is not finished."""
-    from hydragnn_hpo.errors import ConfigError
-
     if (number is None) == (values is None):
         raise ConfigError(
             "add-trials takes a number of trials or --values FILE; give one of them, not both."
@@ -86,7 +87,6 @@ def _read_values(path: Path) -> list[dict[str, Any]]:
         ConfigError: the file holds something else.
     """
     from hydragnn_hpo.config import read_toml
-    from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.search import fixed_values
 
     content = read_toml(path)
@@ -107,10 +107,7 @@ def _send_request(
     from hydragnn_hpo.campaign import UserRequest, check_request, read_state, write_request
     from hydragnn_hpo.cli.batch_view import cancel_rest_of_chain, read_job_statuses
     from hydragnn_hpo.config import CampaignConfig, load_config, parse_config
-    from hydragnn_hpo.errors import RunError
     from hydragnn_hpo.launching import WAITING, JobRecords
-    from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.leases import find_controller
 
     run = RunDir(run_dir)
     records = JobRecords(run_dir)

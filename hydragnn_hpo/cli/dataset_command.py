@@ -12,6 +12,9 @@ import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.examples import show_examples
+from hydragnn_hpo.cli.tables import console, make_table
+from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.resources import find_resource
 from hydragnn_hpo.units import shown_unit
 
 if TYPE_CHECKING:
@@ -99,8 +102,6 @@ def _choose_paths(
         Card file, store to write, and names of the files to read.
     """
     from hydragnn_hpo.config import CardConfig, load_config
-    from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.resources import find_resource
 
     if card_option is None and Path(card).exists() and Path(card).suffix != ".toml":
         raise ConfigError(
@@ -214,16 +215,12 @@ def embed(
 
 
 def _refuse_card(store: Path) -> None:
-    from hydragnn_hpo.errors import DataError
-
     if store.suffix == ".toml":
         raise DataError(f"{store}: is a card; run 'hydragnn-hpo dataset build {store}'.")
 
 
 def _print_blocks(blocks: Sequence[Any]) -> None:
     """Print tables and lines, without rich markup: names may hold brackets."""
-    from hydragnn_hpo.cli.tables import console
-
     out = console()
     for block in blocks:
         out.print(block, markup=False, highlight=False)
@@ -340,9 +337,7 @@ def _table(
     """
     from rich.box import SIMPLE_HEAD
 
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
-    table = FittedTable(title, drop=drop, box=SIMPLE_HEAD)
+    table = make_table(title, drop=drop, box=SIMPLE_HEAD)
     table.add_texts(*columns[:left])
     table.add_numbers(*columns[left:])
     return table

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hydragnn_hpo import log
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.run_command import ContainerOption, PackOption
-from hydragnn_hpo.cli.tables import console
+from hydragnn_hpo.cli.tables import console, make_table
 from hydragnn_hpo.cli.words import count
+from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.sanitize import escape_controls
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.acceptance import Acceptance
@@ -62,7 +66,6 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Check this computer, or every host of the job that we are in, against its profile."""
-    from hydragnn_hpo import log
     from hydragnn_hpo.config import find_profile
     from hydragnn_hpo.launching import find_job_hosts, worst
 
@@ -92,8 +95,6 @@ def doctor(
 
 def _check_run_directory(run_dir: Path | None, held: "JobHosts") -> None:
     """Refuse a run directory that is not there, unless bad hosts of a job may be noted in it."""
-    from hydragnn_hpo.errors import RunError
-
     if run_dir is not None and held.kind == "here" and not run_dir.is_dir():
         raise RunError(
             f"{run_dir}: no such run directory, and no allocation whose hosts could be excluded "
@@ -113,7 +114,6 @@ def _accept(
         dry: only show the plan.
     """
     from hydragnn_hpo.cli.acceptance import accept
-    from hydragnn_hpo.errors import ConfigError
 
     if not math.isfinite(site.minutes):
         raise ConfigError(f"--minutes {site.minutes}: give a number of minutes.")
@@ -157,7 +157,6 @@ def _examine(
 def _profile_name(machine: str | None, run_dir: Path | None, held: "JobHosts") -> str | None:
     """Return the profile that was named, the run's, or a generic one."""
     from hydragnn_hpo.config import CampaignConfig, load_config
-    from hydragnn_hpo.layout import RunDir
 
     if machine is None and run_dir and RunDir(run_dir).campaign.exists():
         machine = load_config(RunDir(run_dir).campaign, CampaignConfig).machine.profile
@@ -168,7 +167,6 @@ def _profile_name(machine: str | None, run_dir: Path | None, held: "JobHosts") -
 def _find_exclusion_list(run_dir: Path | None, exclude: Path | None) -> Path | None:
     """Return the list to add to; refuse a bad one before anything is started."""
     from hydragnn_hpo.launching import read_excluded
-    from hydragnn_hpo.layout import RunDir
 
     target = exclude or (RunDir(run_dir).excluded if run_dir else None)
     if target and target.exists():
@@ -181,7 +179,6 @@ def _show_command(
 ) -> None:
     """Print what would be started; names of hosts may hold anything."""
     from hydragnn_hpo.launching import make_request
-    from hydragnn_hpo.sanitize import escape_controls
 
     request = make_request(profile, held, folder / ".doctor", os.environ)
     argv = held.argv(request, profile.step.agents)
@@ -354,9 +351,7 @@ def findings_table(findings: "Sequence[Finding]", title: str) -> "FittedTable":
     from rich.box import SIMPLE_HEAD
     from rich.text import Text
 
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
-    table = FittedTable(title, title_style="bold", box=SIMPLE_HEAD)
+    table = make_table(title, title_style="bold", box=SIMPLE_HEAD)
     table.add_texts("check", "state", "where", no_wrap=True)
     table.add_texts("found")
     last = ""

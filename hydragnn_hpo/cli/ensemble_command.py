@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from hydragnn_hpo import log
 from hydragnn_hpo.cli.arguments import (
     DeviceOption,
     DryRunOption,
@@ -23,6 +24,9 @@ from hydragnn_hpo.cli.arguments import (
 )
 from hydragnn_hpo.cli.ensemble_evaluate import evaluate
 from hydragnn_hpo.cli.examples import show_examples
+from hydragnn_hpo.cli.tables import console, ensemble_table, make_table, print_verdict
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.layout import RunDir
 
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign import State
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
         Structures,
     )
     from hydragnn_hpo.file_records import EnsembleTable
-    from hydragnn_hpo.layout import RunDir
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -104,7 +107,6 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Check every checksum and show what an ensemble predicts, from what data, by whom."""
-    from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.ensemble import find_constants, read_artefact, render_model_card
 
     content = read_artefact(ensemble_file(path))
@@ -168,9 +170,7 @@ def _info_lines(content: "ArtefactContent") -> list[str]:
 
 
 def _heads_table(content: "ArtefactContent") -> "FittedTable":
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
-    table = FittedTable("Heads", drop=("description", "level"))
+    table = make_table("Heads", drop=("description", "level"))
     table.add_texts("head", "level", "unit", "sigma^2 = a s^2 + c v + b")
     table.add_numbers("test MAE")
     table.add_texts("description")
@@ -185,9 +185,7 @@ def _heads_table(content: "ArtefactContent") -> "FittedTable":
 
 
 def _members_table(content: "ArtefactContent") -> "FittedTable":
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
-    table = FittedTable("Members", drop=("numbers", "net"))
+    table = make_table("Members", drop=("numbers", "net"))
     table.add_texts("trial", "net")
     table.add_numbers("numbers", "weight", "val objective")
     for member in content.manifest.members:
@@ -211,9 +209,7 @@ def prune(
     as_json: JsonOption = False,
 ) -> None:
     """Take members out: faster, smaller; intervals are made again from the calibration split."""
-    from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.ensemble import choose_members, prune_members, read_artefact, write_artefact
-    from hydragnn_hpo.errors import ConfigError
 
     source = ensemble_file(path)
     if out.exists() and (out.is_dir() or out.samefile(source)):
@@ -235,9 +231,7 @@ def prune(
 
 
 def _prune_table(effects: "dict[str, PruneEffect]") -> "FittedTable":
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
-    table = FittedTable("On the calibration split, before and after")
+    table = make_table("On the calibration split, before and after")
     table.add_texts("head", "unit")
     table.add_numbers("MAE", "MAE after", "90 % width", "90 % width after")
     for name, effect in effects.items():
@@ -297,7 +291,6 @@ def build(
     With --reseed the run's campaign goes on as an ordinary one: killed, the same command resumes.
     """
     from hydragnn_hpo.campaign import read_state
-    from hydragnn_hpo.layout import RunDir
 
     run = RunDir(run_dir)
     state = read_state(run)
@@ -312,7 +305,7 @@ def build(
     _print_build(table)
 
 
-def _describe_build(run: "RunDir", state: "State", reseed: int) -> str:
+def _describe_build(run: RunDir, state: "State", reseed: int) -> str:
     """Return what would be done, as a sentence."""
     from hydragnn_hpo.campaign import choose_replicates
 
@@ -323,7 +316,7 @@ def _describe_build(run: "RunDir", state: "State", reseed: int) -> str:
     return f"{first}would write {run.ensemble} from the best of: {names}"
 
 
-def _build_here(run: "RunDir", nets: int) -> "EnsembleTable":
+def _build_here(run: RunDir, nets: int) -> "EnsembleTable":
     """Build in this process, from the trials that the run has."""
     from hydragnn_hpo.ensemble import build_ensemble
     from hydragnn_hpo.report import draw_parity
@@ -339,12 +332,9 @@ def _reseed_and_build(run: Path, count: int, quiet: bool) -> "EnsembleTable":
     Raises:
         ConfigError: the campaign's trials run a command.
     """
-    from hydragnn_hpo import log
     from hydragnn_hpo.campaign import open_run
     from hydragnn_hpo.cli.run_command import run_alone
     from hydragnn_hpo.config import CampaignConfig, load_config
-    from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.pipeline import check_campaign_file
 
     log.configure(level=30)
@@ -358,8 +348,6 @@ def _reseed_and_build(run: Path, count: int, quiet: bool) -> "EnsembleTable":
 
 
 def _print_build(table: "EnsembleTable") -> None:
-    from hydragnn_hpo.cli.tables import console, ensemble_table, print_verdict
-
     out = console()
     out.print(selection_table(table))
     out.print(diversity_table(table))
@@ -373,12 +361,10 @@ def _print_build(table: "EnsembleTable") -> None:
 
 def selection_table(table: "EnsembleTable") -> "FittedTable":
     """Lay out how each selection method does on ``sel`` or out of fold, and which is kept."""
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
     heads = {name: head["unit"] for name, head in table["heads"].items()}
     errors = [f"{name.replace('_', ' ')} [{unit}]" for name, unit in heads.items()]
     title = f"Selection: errors {_where_judged(table)} (the test split has no say)"
-    out = FittedTable(title, drop=("MFLOP/graph", "members", *errors[::-1]))
+    out = make_table(title, drop=("MFLOP/graph", "members", *errors[::-1]))
     out.add_texts("members chosen")
     out.add_numbers("members", "MFLOP/graph", "loss", *errors)
     for method, mix in table["selection"].items():
@@ -400,9 +386,7 @@ def _where_judged(table: "EnsembleTable") -> str:
 
 def diversity_table(table: "EnsembleTable") -> "FittedTable":
     """Lay out how alike members err, and what mixing them gains."""
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
-    out = FittedTable(f"Diversity of the members ({_where_judged(table)})", drop=("members",))
+    out = make_table(f"Diversity of the members ({_where_judged(table)})", drop=("members",))
     out.add_texts("head")
     columns = ("members", "correlation of errors", "member RMSE", "RMSE of the mix", "gained")
     out.add_numbers(*columns)
@@ -463,7 +447,6 @@ def pick(
 
 
 def _print_picks(picked: "PickResult", out: Path, *, as_json: bool) -> None:
-    from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.ensemble import picks_to_plain
 
     plain = picks_to_plain(picked)
@@ -488,13 +471,11 @@ def _pool(files: list[Path], rules: "Rules") -> Iterator["Structures"]:
 
 
 def _picks_table(plain: "PickTable") -> "FittedTable":
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
     picked, counts = plain["picked"], plain["counts"]
     # sigma of each head, and the largest disagreement on a force where that ranks
     columns = [name for name in picked[0] if name.endswith("_std") or name.startswith("max_")]
     drop = ("trust", "distance", *columns[::-1], "pick")
-    table = FittedTable(f"{len(picked)} of {counts['read']} picked", drop=drop)
+    table = make_table(f"{len(picked)} of {counts['read']} picked", drop=drop)
     table.add_numbers("pick")
     table.add_texts("structure")
     table.add_numbers("score", "distance", *columns)

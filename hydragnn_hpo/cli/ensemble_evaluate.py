@@ -17,6 +17,8 @@ from hydragnn_hpo.cli.arguments import (
     TrustOption,
     ensemble_file,
 )
+from hydragnn_hpo.cli.tables import console, make_table, print_verdict
+from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.sanitize import escape_controls
 
 if TYPE_CHECKING:
@@ -60,11 +62,9 @@ TargetOption = Annotated[
 
 def evaluation_table(done: "Evaluation") -> "FittedTable":
     """Lay out every figure, a column for each head: calibrated, and raw in brackets."""
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
     title = f"{done.structures} structures: calibrated (members' raw spread)"
     heads = [f"{n.replace('_', ' ')}\n[{head.entry.shown_unit}]" for n, head in done.heads.items()]
-    table = FittedTable(title, drop=heads[:0:-1])
+    table = make_table(title, drop=heads[:0:-1])
     table.add_texts("")
     table.add_numbers(*heads)
     figures = [head.figures for head in done.heads.values()]
@@ -92,9 +92,7 @@ def _with_raw_figure(figures: dict[str, float], key: str) -> str:
 
 def strata_table(done: "Evaluation") -> "FittedTable":
     """Lay out error and 90 % intervals of each kind of structure."""
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
-    table = FittedTable("Kinds of structures", drop=("CRPS", "RMSE", "width of 90 %", "kind"))
+    table = make_table("Kinds of structures", drop=("CRPS", "RMSE", "width of 90 %", "kind"))
     table.add_texts("head", "kind")
     table.add_numbers("values", "MAE", "RMSE", "CRPS", "inside 90 %", "width of 90 %")
     keys = ("rows", "mae", "rmse", "crps", "coverage90", "width90")
@@ -159,8 +157,6 @@ def evaluate(
 
 
 def _print(done: "Evaluation", *, apart: bool) -> None:
-    from hydragnn_hpo.cli.tables import console, print_verdict
-
     console().print(evaluation_table(done))
     if apart:
         console().print(strata_table(done))
@@ -171,7 +167,6 @@ def _card(files: list[Path], card: Path | None) -> "CardConfig | None":
     """Read the card that was named, or the one in the store."""
     from hydragnn_hpo.config import CardConfig, load_config
     from hydragnn_hpo.ensemble import is_store
-    from hydragnn_hpo.errors import ConfigError
 
     stores = [path for path in files if is_store(path)]
     if not stores:
@@ -185,7 +180,6 @@ def _labels(
     model: "Ensemble", card: "CardConfig | None", options: list[str]
 ) -> "dict[str, TargetConfig]":
     from hydragnn_hpo.ensemble import match_card_labels, parse_label_options
-    from hydragnn_hpo.errors import ConfigError
 
     if (card is None) == (not options):
         raise ConfigError(

@@ -13,6 +13,8 @@ from typing import TypedDict
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption
+from hydragnn_hpo.host_info import host_memory_mb
+from hydragnn_hpo.optional_packages import OPTIONAL, is_installed
 
 CORE = (
     *("adios2", "ase", "msgspec", "numpy", "pydantic", "pyzmq", "safetensors", "scipy"),
@@ -91,9 +93,7 @@ def _list_versions(versions: dict[str, str]) -> str:
 def read_info() -> Info:
     """Return versions, extras and machine."""
     from hydragnn_hpo import __version__
-    from hydragnn_hpo.host_info import host_memory_mb
     from hydragnn_hpo.launching import in_batch_job
-    from hydragnn_hpo.optional_packages import OPTIONAL, is_installed
 
     extras: dict[str, list[str]] = {}
     for module, package in OPTIONAL.items():

@@ -1,6 +1,7 @@
 """``hydragnn-hpo init``: from a data file, or from a card, to a first campaign."""
 
 import contextlib
+import functools
 import shlex
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption
+from hydragnn_hpo.cli.tables import console, make_table
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.sanitize import escape_line
 from hydragnn_hpo.units import GUESSED
 
 if TYPE_CHECKING:
@@ -27,15 +31,12 @@ FilesArgument = Annotated[
         metavar="FILES_OR_CARD...",
     ),
 ]
-ConvOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Search only this conv; repeatable.", rich_help_panel="Search"),
-]
+search_option = functools.partial(typer.Option, rich_help_panel="Search")
+ConvOption = Annotated[list[str] | None, search_option(help="Search only this conv; repeatable.")]
 TargetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Predict only this target, even one that looks like a mask or a copy; repeatable.",
-        rich_help_panel="Search",
+    search_option(
+        help="Predict only this target, even one that looks like a mask or a copy; repeatable."
     ),
 ]
 UnitOption = Annotated[
@@ -47,11 +48,10 @@ UnitOption = Annotated[
 ]
 MinutesOption = Annotated[
     float | None,
-    typer.Option(
+    search_option(
         min=1.0,
         max=1e5,
         help="Minutes for the whole campaign on this machine; 10 for data files if left out.",
-        rich_help_panel="Search",
     ),
 ]
 TrunksOption = Annotated[
@@ -83,7 +83,6 @@ def init(
 ) -> None:
     """Inspect data, and write a commented card and campaign that fit it and this machine."""
     from hydragnn_hpo import pipeline
-    from hydragnn_hpo.errors import ConfigError
 
     request = pipeline.InitRequest(tuple(conv or ()), tuple(target or ()), minutes, trunks)
     if not all(files):
@@ -122,7 +121,6 @@ def _show_activity(what: str) -> Iterator[None]:
 
 def _show_result(result: "InitResult", *, dry_run: bool) -> None:
     """Print what the data hold, what is proposed, what to check, and the next command."""
-    from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.data import UNKNOWN
     from hydragnn_hpo.pipeline import (
         describe_data,
@@ -156,15 +154,11 @@ def _show_result(result: "InitResult", *, dry_run: bool) -> None:
 
 def _print_line(out: "Console", text: str, style: str | None = None) -> None:
     """Print text that may come from a file; markup in it has no effect."""
-    from hydragnn_hpo.sanitize import escape_line
-
     out.print(escape_line(text).replace('\\"', '"'), style=style, markup=False, highlight=False)
 
 
 def _tabulate_targets(result: "InitResult") -> "FittedTable":
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
-    table = FittedTable(drop=("why",))
+    table = make_table(drop=("why",))
     table.add_texts("target", "of", "unit", "predicted", "values", "why")
     for target in result.inspection.proposals.targets:
         kind = "structure" if target.level == "graph" else "atom"

@@ -9,6 +9,8 @@ import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption
 from hydragnn_hpo.cli.examples import show_examples
+from hydragnn_hpo.cli.tables import console, make_table
+from hydragnn_hpo.resources import resource_path
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.fitted_table import FittedTable
@@ -32,7 +34,6 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a machine profile, and the file that each value comes from."""
-    from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.config import read_profile
 
     profile = read_profile(name)
@@ -62,7 +63,6 @@ def show(
 @app.command("list", epilog=show_examples("machine list"))
 def list_(as_json: JsonOption = False) -> None:
     """List the shipped profiles."""
-    from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.config import find_profile, known_profiles
 
     profiles = [find_profile(name) for name in known_profiles()]
@@ -100,7 +100,6 @@ def to_plain(profile: "Profile") -> dict[str, Any]:
 def short_path(path: Path) -> str:
     """Return the name by which a user knows a file: shipped ones from ``launch`` on."""
     from hydragnn_hpo.config import PROFILES
-    from hydragnn_hpo.resources import resource_path
 
     ours = path.resolve().parent == resource_path(PROFILES).resolve()
     return f"{PROFILES}/{path.name}" if ours else str(path)
@@ -204,7 +203,5 @@ def list_table(profiles: "Sequence[ProfileConfig]") -> "FittedTable":
 
 
 def _table(drop: Sequence[str] = ()) -> "FittedTable":
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
     layout: dict[str, Any] = {"pad_edge": False, "header_style": "dim", "padding": (0, 3, 0, 0)}
-    return FittedTable(drop=drop, box=None, **layout)
+    return make_table(drop=drop, box=None, **layout)

@@ -6,9 +6,18 @@ from typing import Annotated
 
 import typer
 
-from hydragnn_hpo.cli.arguments import JsonOption, SetOption, complete_campaign, parse_count
+from hydragnn_hpo.cli.arguments import (
+    JsonOption,
+    SetOption,
+    campaign_option,
+    complete_campaign,
+    machine_option,
+    parse_count,
+)
 from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.run_command import MachineOption
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.layout import RunDir
 
 CampaignArgument = Annotated[
     str,
@@ -21,53 +30,32 @@ CampaignArgument = Annotated[
 
 HostsOption = Annotated[
     int | None,
-    typer.Option(
-        "--hosts",
-        min=1,
-        max=100_000,
-        help="Number of hosts; all of the machine if left out.",
-        rich_help_panel="Machine",
+    machine_option(
+        "--hosts", min=1, max=100_000, help="Number of hosts; all of the machine if left out."
     ),
 ]
 SlotsOption = Annotated[
     int | None,
-    typer.Option(
-        "--slots",
-        min=1,
-        max=10_000,
-        help="Slots per host; the machine's if left out.",
-        rich_help_panel="Machine",
-    ),
+    machine_option("--slots", min=1, max=10_000, help="Slots per host; the machine's if left out."),
 ]
 TrialsOption = Annotated[
     int | None,
-    typer.Option(
-        "--trials",
-        min=1,
-        max=100_000,
-        help="Number of trials; the campaign's if left out.",
-        rich_help_panel="Changes of the campaign",
+    campaign_option(
+        "--trials", min=1, max=100_000, help="Number of trials; the campaign's if left out."
     ),
 ]
 StructuresOption = Annotated[
     int | None,
-    typer.Option(
+    campaign_option(
         "--structures",
         parser=parse_count,
         metavar="INTEGER",
         help="Number of structures from 5 to 1e12, if the data is not here.",
-        rich_help_panel="Changes of the campaign",
     ),
 ]
 FailuresOption = Annotated[
     float,
-    typer.Option(
-        "--failures",
-        min=0.0,
-        max=60.0,
-        help="Expected failures per host and hour.",
-        rich_help_panel="Machine",
-    ),
+    machine_option("--failures", min=0.0, max=60.0, help="Expected failures per host and hour."),
 ]
 FigureOption = Annotated[
     Path | None,
@@ -89,8 +77,6 @@ def plan(
 ) -> None:
     """Forecast time and cost of a campaign with the real planner."""
     from hydragnn_hpo.cli import plan_report
-    from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.pipeline import parse_settings
 
     if figure is not None and figure.suffix.lower() != ".png":

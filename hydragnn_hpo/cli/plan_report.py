@@ -136,7 +136,7 @@ def forecast_known(
     pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
     display = display or ProgressDisplay("", quiet=True)
     values = sample_configurations(config, drawn)
-    priced, refused = _price_all(pricing, values, first=0, display=display)
+    priced, refused = _price_all(pricing, values, display)
     if not priced:
         raise ConfigError(
             f"{config.name}: none of {drawn} drawn configurations is a valid trial: correct "
@@ -214,18 +214,13 @@ def _costs(config: CampaignConfig, machine: ForecastMachine, stats: StoreStats |
 
 
 def _price_all(
-    pricing: TrialPricer,
-    values: Sequence[SearchedValues],
-    *,
-    first: int,
-    display: ProgressDisplay,
+    pricing: TrialPricer, values: Sequence[SearchedValues], display: ProgressDisplay
 ) -> tuple[dict[str, PricedTrial], int]:
     """Price drawn configurations; those that are no valid trial are counted.
 
     Args:
         pricing: prices trials.
         values: searched values of each.
-        first: number of the first trial.
         display: shows the progress.
 
     Returns:
@@ -234,7 +229,7 @@ def _price_all(
     display.begin("pricing trials", len(values))
     priced = []
     for number, each in enumerate(values):
-        priced.append(pricing.price(f"t{first + number:04d}", each))
+        priced.append(pricing.price(f"t{number:04d}", each))
         display.show(len(priced))
     valid = {each.name: each for each in priced if each is not None}
     return valid, len(priced) - len(valid)

@@ -1,5 +1,6 @@
 """``hydragnn-hpo predict``: properties with error bars for any structures."""
 
+import functools
 import math
 import os
 import sys
@@ -18,9 +19,11 @@ from hydragnn_hpo.cli.arguments import (
     JsonOption,
     TrustOption,
     ensemble_file,
+    machine_option,
     shipped_or_path,
 )
 from hydragnn_hpo.cli.progress import ProgressDisplay
+from hydragnn_hpo.cli.tables import console, make_table
 from hydragnn_hpo.cli.words import count
 from hydragnn_hpo.errors import ConfigError, HydraError
 
@@ -41,37 +44,28 @@ FilesArgument = Annotated[
         help="Structure files, FILE@INDEX, folders, databases, stores; - is standard input."
     ),
 ]
+output_option = functools.partial(typer.Option, rich_help_panel="Output")
 OutOption = Annotated[
     Path | None,
-    typer.Option(
+    output_option(
         help="NAME.csv, .parquet, .extxyz, .json, .jsonl or .bp to write; - writes CSV (with "
-        "--json: JSON lines) to standard output. A run that was killed goes on where it was.",
-        rich_help_panel="Output",
+        "--json: JSON lines) to standard output. A run that was killed goes on where it was."
     ),
 ]
 FormatOption = Annotated[
     str, typer.Option("--format", help="Format of standard input: a suffix, or ASE's name.")
 ]
-LevelsOption = Annotated[
-    str, typer.Option(metavar="PERCENT,...", help="Intervals, as 50,95.", rich_help_panel="Output")
-]
-MembersOption = Annotated[
-    bool,
-    typer.Option("--members", help="Also give each member's values.", rich_help_panel="Output"),
-]
+LevelsOption = Annotated[str, output_option(metavar="PERCENT,...", help="Intervals, as 50,95.")]
+MembersOption = Annotated[bool, output_option("--members", help="Also give each member's values.")]
 KeepOption = Annotated[
-    str,
-    typer.Option(
-        metavar="KEY,...", help="Keys of the input to take along.", rich_help_panel="Output"
-    ),
+    str, output_option(metavar="KEY,...", help="Keys of the input to take along.")
 ]
 DevicesOption = Annotated[
     str,
-    typer.Option(
+    machine_option(
         "--device",
         help="Where to predict: auto (a GPU if there is one), cpu, cuda:0; several, as "
         "cuda:0,cuda:1, divide the members by what each costs. Not with several ranks.",
-        rich_help_panel="Machine",
     ),
 ]
 
@@ -256,8 +250,6 @@ def _print_table(
     manifest: "Manifest", rows: "Iterable[PredictedRows]", outcome: "PredictOutcome"
 ) -> None:
     """Print a table of the first structures, and stop predicting when it is full."""
-    from hydragnn_hpo.cli.tables import console
-
     shown: list[PredictedRows] = []
     for some in rows:
         shown.append(some)
@@ -345,12 +337,10 @@ def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: in
         some: structures and their predictions, in order.
         most: largest number of rows.
     """
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
     heads = manifest.heads.items()
     graph = {n: head for n, head in heads if (head.level, head.shape) == ("graph", "scalar")}
     titles = [f"{name.replace('_', ' ')}\n[{head.shown_unit}]" for name, head in graph.items()]
-    table = FittedTable("Mean, standard deviation, [90 % interval]", drop=titles[:0:-1])
+    table = make_table("Mean, standard deviation, [90 % interval]", drop=titles[:0:-1])
     table.add_texts("structure")
     table.add_numbers(*titles)
     table.add_texts("trust")

@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hydragnn_hpo import log
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
-from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.cli.tables import console, leaderboard_table, make_table
+from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.log import configure
+from hydragnn_hpo.sanitize import escape_controls
 
 if TYPE_CHECKING:
     from hydragnn_hpo.report import Cell, Importance, RunTable
@@ -39,8 +44,6 @@ def leaderboard(
 ) -> None:
     """Show the best trials of a campaign."""
     from hydragnn_hpo.campaign import read_leaderboard
-    from hydragnn_hpo.cli.tables import console, leaderboard_table
-    from hydragnn_hpo.layout import RunDir
 
     board = read_leaderboard(RunDir(Path(run_dir))).best(top)
     if as_json:
@@ -58,8 +61,6 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write the report of a campaign: one HTML file that needs no network and no server."""
-    from hydragnn_hpo import log
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.report import write_report
 
     log.configure(level=30)
@@ -69,8 +70,6 @@ def report(
 
 def dashboard(run_dir: RunArgument, port: PortOption = 0) -> None:
     """Show the report of a run in a browser and keep it up to date, until Ctrl-C."""
-    from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.log import configure
     from hydragnn_hpo.report import serve_dashboard
 
     configure()
@@ -104,7 +103,6 @@ def importance(
     as_json: JsonOption = False,
 ) -> None:
     """Show which searched parameters decide accuracy, cost, memory and failures."""
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.report import (
         METHODS,
         analyse_importance,
@@ -149,8 +147,6 @@ def _choose_importance_targets(target: str | None, head: str | None) -> tuple[st
     Raises:
         ConfigError: a target is unknown, or ``--head`` is set for a target other than ``mae``.
     """
-    from hydragnn_hpo.errors import unknown
-
     if target is not None and target not in IMPORTANCE_TARGETS:
         raise ConfigError(f"--target: {unknown('target', target, IMPORTANCE_TARGETS)}")
     if head is not None and target not in (None, "mae"):
@@ -162,16 +158,13 @@ def _choose_importance_targets(target: str | None, head: str | None) -> tuple[st
 
 def _print_importance(analysis: "Importance") -> None:
     """Print the target, whether its importances can be trusted, and the parameters' effects."""
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-    from hydragnn_hpo.cli.tables import console
-
     skill = "" if analysis.skill is None else f", out-of-bag R2 {analysis.skill:.2f}"
     typer.echo(f"{analysis.target.label}, {analysis.trials:,} trials{skill}")
     if analysis.doubt:
         typer.echo(f"NOT TO BE TRUSTED: {analysis.doubt}")
     unit = f" ({analysis.target.unit})" if analysis.target.unit else ""
     style = "dim" if analysis.doubt else ""
-    table = FittedTable(drop=("PED-ANOVA", "fANOVA", f"mean |SHAP|{unit}"), style=style)
+    table = make_table(drop=("PED-ANOVA", "fANOVA", f"mean |SHAP|{unit}"), style=style)
     table.add_texts("parameter")
     table.add_numbers(f"mean |SHAP|{unit}", "SHAP", "fANOVA", "PED-ANOVA")
     table.add_texts("lowest at")
@@ -232,14 +225,10 @@ def _parse_reach(text: str) -> tuple[str, float]:
 
 def _print_block(block: "str | RunTable", labels: Sequence[str]) -> None:
     """Print a sentence, or a table with a right-aligned column for each run."""
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-    from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.sanitize import escape_controls
-
     if isinstance(block, str):
         typer.echo(escape_controls(block))
         return
-    table = FittedTable(drop=labels[:0:-1])
+    table = make_table(drop=labels[:0:-1])
     table.add_texts(block.title)
     table.add_numbers(*labels)
     for name, cells in block.rows.items():
@@ -273,7 +262,6 @@ def export(
 
     For the ensemble as a program that needs only torch, see hydragnn-hpo ensemble export.
     """
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.report import export as export_run
     from hydragnn_hpo.report import read_facts
 

@@ -12,15 +12,30 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import typer
 
-from hydragnn_hpo.cli.arguments import CampaignArgument, DryRunOption, JsonOption, SetOption
+from hydragnn_hpo import log
+from hydragnn_hpo.cli.arguments import (
+    CampaignArgument,
+    DryRunOption,
+    JsonOption,
+    SetOption,
+    campaign_option,
+    machine_option,
+)
+from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table, print_verdict
 from hydragnn_hpo.cli.words import energy
+from hydragnn_hpo.errors import ConfigError, StorageError
+from hydragnn_hpo.files import read_json
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import LeaseTaken
+from hydragnn_hpo.optional_packages import is_installed, missing_sentence
+from hydragnn_hpo.resources import find_resource
+from hydragnn_hpo.sanitize import escape_line, shorten_words
 
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign import ShutdownRequest
     from hydragnn_hpo.config import CampaignConfig
     from hydragnn_hpo.file_records import RunFigures, RunSummary
     from hydragnn_hpo.launching import Backend
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.pipeline import Changes
 
 
@@ -42,86 +57,58 @@ RunOption = Annotated[
 ]
 SlotsOption = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        max=10_000,
-        help="Ranks per host at a time; by default as in the campaign file.",
-        rich_help_panel="Machine",
+    machine_option(
+        min=1, max=10_000, help="Ranks per host at a time; by default as in the campaign file."
     ),
 ]
 BackendOption = Annotated[
     str | None,
-    typer.Option(
-        help="local, slurm, mpiexec or ray; by default as in the campaign file.",
-        rich_help_panel="Machine",
-    ),
+    machine_option(help="local, slurm, mpiexec or ray; by default as in the campaign file."),
 ]
 
 
 MachineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--machine", help="Machine profile: a shipped name or a path.", rich_help_panel="Machine"
-    ),
+    str | None, machine_option("--machine", help="Machine profile: a shipped name or a path.")
 ]
 
 
 ExcludeOption = Annotated[
     Path | None,
-    typer.Option(
-        help="File of hosts to exclude; they are added to the run's exclude.hosts.",
-        rich_help_panel="Machine",
-    ),
+    machine_option(help="File of hosts to exclude; they are added to the run's exclude.hosts."),
 ]
 
 
 PackOption = Annotated[
     str | None,
-    typer.Option(
-        "--pack",
-        help="Archive made by hydragnn-hpo pack, to unpack on each host's own disk.",
-        rich_help_panel="Machine",
+    machine_option(
+        "--pack", help="Archive made by hydragnn-hpo pack, to unpack on each host's own disk."
     ),
 ]
 ContainerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--container", help="Container image in which ranks run.", rich_help_panel="Machine"
-    ),
+    str | None, machine_option("--container", help="Container image in which ranks run.")
 ]
 TrialsOption = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        max=10**6,
-        help="Number of trials; by default as in the campaign file.",
-        rich_help_panel="Changes of the campaign",
-    ),
+    campaign_option(min=1, max=10**6, help="Number of trials; by default as in the campaign file."),
 ]
 SeedOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Seed of the campaign; by default as in the campaign file.",
-        rich_help_panel="Changes of the campaign",
-    ),
+    int | None, campaign_option(help="Seed of the campaign; by default as in the campaign file.")
 ]
 MinutesOption = Annotated[
     float | None,
-    typer.Option(
+    campaign_option(
         min=1.0,
         max=1e5,
         help="Minutes for the whole campaign on this machine: chooses the numbers of trials, "
         "epochs and members.",
-        rich_help_panel="Changes of the campaign",
     ),
 ]
 JoinOption = Annotated[
     bool,
-    typer.Option(
+    machine_option(
         "--join",
         help="Share the campaign with other allocations: lend hosts to its controller, or, if "
         "there is none, become it.",
-        rich_help_panel="Machine",
     ),
 ]
 
@@ -144,10 +131,8 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a campaign from data to one ensemble file; the same command resumes it."""
-    from hydragnn_hpo import log
     from hydragnn_hpo.launching import read_excluded
     from hydragnn_hpo.pipeline import parse_settings
-    from hydragnn_hpo.resources import find_resource
 
     log.configure(level=logging.WARNING)
     source = find_resource(campaign, "workflows")
@@ -182,8 +167,6 @@ def _load(
     Returns:
         The campaign, its run directory, and the name of each card by its path.
     """
-    from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.optional_packages import is_installed, missing_sentence
     from hydragnn_hpo.pipeline import check_campaign_file, fit_to_time, load_campaign
 
     if minutes is not None:
@@ -204,7 +187,7 @@ def _start(
     config: "CampaignConfig",
     target: Path,
     cards: dict[Path, str],
-    to_exclude: "Mapping[str, str]",
+    to_exclude: Mapping[str, str],
     *,
     join: bool,
     quiet: bool,
@@ -223,7 +206,6 @@ def _start(
         The run directory, and the content of ``summary.json``.
     """
     from hydragnn_hpo.campaign import open_run
-    from hydragnn_hpo.errors import ConfigError, StorageError
     from hydragnn_hpo.launching import add_excluded
     from hydragnn_hpo.pipeline import forget_run
 
@@ -301,7 +283,7 @@ def _print_start(start: PlannedStart, as_json: bool) -> None:
 
 def run_alone(
     config: "CampaignConfig",
-    opened: "RunDir",
+    opened: RunDir,
     cards: dict[Path, str],
     quiet: bool,
     reseed: int = 0,
@@ -327,7 +309,7 @@ def run_alone(
 
 
 def _join(
-    config: "CampaignConfig", opened: "RunDir", cards: dict[Path, str], quiet: bool
+    config: "CampaignConfig", opened: RunDir, cards: dict[Path, str], quiet: bool
 ) -> "RunSummary":
     """Offer this allocation's hosts to the controller; without a controller, become it.
 
@@ -335,9 +317,7 @@ def _join(
         RunError: the campaign does not accept these hosts.
     """
     from hydragnn_hpo.campaign import AllocationMember
-    from hydragnn_hpo.files import read_json
     from hydragnn_hpo.launching import DRAINED
-    from hydragnn_hpo.leases import LeaseTaken
     from hydragnn_hpo.pipeline import make_shutdown_request
 
     pause = make_shutdown_request()
@@ -358,7 +338,7 @@ def _join(
 
 def _run(
     config: "CampaignConfig",
-    opened: "RunDir",
+    opened: RunDir,
     cards: dict[Path, str],
     *,
     quiet: bool,
@@ -385,21 +365,13 @@ def _run(
 
 def _warn_of_report(run: Path, error: Exception) -> None:
     """Warn that the report could not be written."""
-    from hydragnn_hpo.sanitize import escape_line, shorten_words
-
     again = f"try '{_program()} report {shlex.quote(str(run))}'"
     reason = shorten_words(escape_line(str(error)).rstrip("."))
     typer.echo(f"warning: no report was written ({reason}); {again}.", err=True)
 
 
-def _print(opened: "RunDir", result: "RunSummary") -> None:
+def _print(opened: RunDir, result: "RunSummary") -> None:
     from hydragnn_hpo.campaign import read_leaderboard
-    from hydragnn_hpo.cli.tables import (
-        console,
-        ensemble_table,
-        leaderboard_table,
-        print_verdict,
-    )
 
     out = console()
     ensemble, figures = result["ensemble"], result["figures"]
@@ -454,7 +426,7 @@ NEW_FILE = "NEW_FILE"
 """Stands for structures of the user in a command that is proposed."""
 
 
-def next_commands(opened: "RunDir") -> list[str]:
+def next_commands(opened: RunDir) -> list[str]:
     """Return what to do with the ensemble of a run, as arguments of this program.
 
     First comes the evaluation on the test split, where there is one store; then a prediction of

@@ -13,6 +13,8 @@ from hydragnn_hpo.cli.arguments import (
     TrustOption,
     ensemble_file,
 )
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.log import configure
 
 if TYPE_CHECKING:
     from hydragnn_hpo.ensemble import Ensemble, Limits
@@ -68,7 +70,6 @@ def _run(
     """Listen, say where, and serve until stopped."""
     from hydragnn_hpo.ensemble import make_app
     from hydragnn_hpo.http_service import listen, serve_on
-    from hydragnn_hpo.log import configure
 
     configure()
     with listen(*address) as opened:
@@ -85,8 +86,6 @@ def _url(host: str, port: int) -> str:
 
 def _check_reach(host: str, *, made: bool, loopback: bool) -> None:
     """Refuse an address that others reach without a token of the user's; warn about TLS."""
-    from hydragnn_hpo.errors import ConfigError
-
     if loopback:
         return
     if made:

@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
+from hydragnn_hpo.cli.tables import console
+from hydragnn_hpo.cli.words import duration
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import find_controller
+from hydragnn_hpo.sanitize import escape_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +28,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign import JournalFold
     from hydragnn_hpo.cli.batch_view import BatchJobStatus
     from hydragnn_hpo.cli.status_view import Snapshot, StatusPage
-    from hydragnn_hpo.layout import RunDir
 
 WATCH_SECONDS = 2.0
 """Default time between two refreshes of ``--watch``."""
@@ -64,9 +69,6 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show the status of a campaign: trials, rungs, hosts, slot utilization, best result so far."""
-    from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.layout import RunDir
-
     if interval is not None and not watch:
         raise ConfigError("--interval is for --watch: add --watch, or leave --interval out.")
     reader = RunReader(RunDir(Path(run_dir)))
@@ -81,9 +83,6 @@ def status(
 def _print(view: "RunView") -> None:
     from hydragnn_hpo.cli.batch_view import job_lines
     from hydragnn_hpo.cli.status_view import StatusPage
-    from hydragnn_hpo.cli.tables import console
-    from hydragnn_hpo.cli.words import duration
-    from hydragnn_hpo.sanitize import escape_controls
 
     ends_in = view.snapshot.status.ends_in
     left = f", about {duration(ends_in)} left" if ends_in is not None else ""
@@ -100,7 +99,7 @@ def _print(view: "RunView") -> None:
 class RunView:
     """The content of a run directory at one moment."""
 
-    run: "RunDir"
+    run: RunDir
     snapshot: "Snapshot"
     fold: "JournalFold"
     """The folded journal; shared with ``RunReader``, which updates it in place."""
@@ -145,7 +144,7 @@ class RunView:
 class RunReader:
     """Reads the status of a run repeatedly; each time, only the new lines of the journal."""
 
-    def __init__(self, run: "RunDir") -> None:
+    def __init__(self, run: RunDir) -> None:
         """Start before the first line of the journal.
 
         Raises:
@@ -195,7 +194,6 @@ class RunReader:
         from hydragnn_hpo.cli.batch_view import course_of
         from hydragnn_hpo.cli.status_view import Snapshot
         from hydragnn_hpo.launching import read_run_excluded
-        from hydragnn_hpo.leases import find_controller
 
         self._read_journal()
         state, ledger, search = self.fold.state, self.fold.ledger, self.config.search
@@ -251,7 +249,6 @@ def watch_run(reader: RunReader, interval: float) -> None:
     from rich.console import Console
 
     from hydragnn_hpo.cli.status_view import StatusPage
-    from hydragnn_hpo.sanitize import escape_controls
 
     console = Console()
     full = sys.stdout.isatty() and not console.is_dumb_terminal
@@ -269,7 +266,6 @@ def watch_run(reader: RunReader, interval: float) -> None:
 def _print_changes(reader: RunReader, interval: float) -> None:
     """Print a line whenever something has changed."""
     from hydragnn_hpo.cli.status_view import headline, summary_line
-    from hydragnn_hpo.sanitize import escape_controls
 
     printed = None
     while True:

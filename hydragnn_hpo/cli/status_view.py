@@ -257,7 +257,7 @@ class FittedLine:
         return Measurement(1, max(1, self.line.cell_len))
 
 
-def _labelled(label: str, *parts: "str | tuple[str, str]") -> Text:
+def _labelled(label: str, *parts: str | tuple[str, str]) -> Text:
     return Text.assemble((f"{label:{LABEL}}", "dim"), *parts)
 
 

@@ -1,5 +1,6 @@
 """``hydragnn-hpo submit``: a campaign as batch jobs; ``pack``: the software for it."""
 
+import functools
 import json
 import os
 import shlex
@@ -10,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hydragnn_hpo.cli.arguments import CampaignArgument, DryRunOption, JsonOption, SetOption
+from hydragnn_hpo.cli.arguments import (
+    CampaignArgument,
+    DryRunOption,
+    JsonOption,
+    SetOption,
+    machine_option,
+)
 from hydragnn_hpo.cli.run_command import ContainerOption, MachineOption, RunOption
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.launching import (
@@ -27,6 +34,9 @@ from hydragnn_hpo.launching import (
     settle_submissions,
     submit_jobs,
 )
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import find_controller
+from hydragnn_hpo.resources import find_resource
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config import CampaignConfig, MachineConfig, ProfileConfig
@@ -35,69 +45,33 @@ if TYPE_CHECKING:
 CARRIED = ("HYDRAGNN_HPO_DATA", "HYDRAGNN_HPO_SCRATCH")
 """Environment of the submitting shell that jobs need, too; not every scheduler hands it on."""
 
-HostsOption = Annotated[
-    int, typer.Option("--hosts", min=1, help="Hosts of each job.", rich_help_panel="Batch job")
-]
-TimeOption = Annotated[
-    str,
-    typer.Option(
-        "--time", help="Wall-time of each job: H:MM or H:MM:SS.", rich_help_panel="Batch job"
-    ),
-]
-AccountOption = Annotated[
-    str | None,
-    typer.Option("--account", help="Account that is charged.", rich_help_panel="Batch job"),
-]
+batch_option = functools.partial(typer.Option, rich_help_panel="Batch job")
+HostsOption = Annotated[int, batch_option("--hosts", min=1, help="Hosts of each job.")]
+TimeOption = Annotated[str, batch_option("--time", help="Wall-time of each job: H:MM or H:MM:SS.")]
+AccountOption = Annotated[str | None, batch_option("--account", help="Account that is charged.")]
 QueueOption = Annotated[
-    str | None,
-    typer.Option(
-        "--queue",
-        help="Queue, partition or QOS; the machine's if left out.",
-        rich_help_panel="Batch job",
-    ),
+    str | None, batch_option("--queue", help="Queue, partition or QOS; the machine's if left out.")
 ]
 JobsOption = Annotated[
-    int,
-    typer.Option(
-        "--jobs",
-        min=1,
-        help="Most jobs in a row, if one wall-time is too short.",
-        rich_help_panel="Batch job",
-    ),
+    int, batch_option("--jobs", min=1, help="Most jobs in a row, if one wall-time is too short.")
 ]
 AllocationsOption = Annotated[
-    int,
-    typer.Option(
-        "--allocations",
-        min=1,
-        help="Jobs side by side, each with its own hosts.",
-        rich_help_panel="Batch job",
-    ),
+    int, batch_option("--allocations", min=1, help="Jobs side by side, each with its own hosts.")
 ]
 AfterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--after", help="Wait for the end of this batch job.", rich_help_panel="Batch job"
-    ),
+    str | None, batch_option("--after", help="Wait for the end of this batch job.")
 ]
 PackOption = Annotated[
     str | None,
-    typer.Option(
-        "--pack",
-        help="Software for the hosts' own disks: auto, an archive of pack, or none.",
-        rich_help_panel="Machine",
+    machine_option(
+        "--pack", help="Software for the hosts' own disks: auto, an archive of pack, or none."
     ),
 ]
 ArchiveOption = Annotated[
     Path, typer.Option("--out", help="NAME.tar.gz, or NAME.tar.zst where zstd is at hand.")
 ]
 AgainOption = Annotated[
-    bool,
-    typer.Option(
-        "--again",
-        help="Submit although a job of the run is queued or running.",
-        rich_help_panel="Batch job",
-    ),
+    bool, batch_option("--again", help="Submit although a job of the run is queued or running.")
 ]
 
 
@@ -170,7 +144,6 @@ def _read_campaign(
     """
     from hydragnn_hpo.config import find_profile
     from hydragnn_hpo.pipeline import load_campaign
-    from hydragnn_hpo.resources import find_resource
 
     source = find_resource(campaign, "workflows")
     config = load_campaign(source, changes, profile=machine)
@@ -197,7 +170,6 @@ def _choose_software(
         ConfigError: an archive, image or program is not there.
     """
     from hydragnn_hpo.config import resolve_machine
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.pipeline import check_campaign_file
 
     machine, many = submission.config.machine, submission.profile.batch.pack_from
@@ -228,8 +200,6 @@ def _refuse_second_submission(path: Path, records: JobRecords, *, again: bool) -
     """
     from hydragnn_hpo.campaign import read_state
     from hydragnn_hpo.cli.batch_view import read_job_statuses
-    from hydragnn_hpo.layout import RunDir
-    from hydragnn_hpo.leases import find_controller
 
     run = RunDir(path)
     if not run.campaign.exists():

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,12 +25,18 @@ def console() -> "Console":
     return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 
+def make_table(title: str = "", **options: Any) -> "FittedTable":
+    """Return a ``FittedTable`` without columns; rich is imported with the first one."""
+    from hydragnn_hpo.cli.fitted_table import FittedTable
+
+    return FittedTable(title, **options)
+
+
 def leaderboard_table(
     board: "Leaderboard", members: Mapping[str, float] | None = None
 ) -> "FittedTable":
     """Lay out trials, best first; members of the ensemble carry their weight."""
     from hydragnn_hpo.campaign import describe_origin
-    from hydragnn_hpo.cli.fitted_table import FittedTable
 
     goals = max((len(row.score) for row in board.rows if isinstance(row.score, tuple)), default=0)
     keys = _choose_keys(board)
@@ -39,7 +45,7 @@ def leaderboard_table(
     errors = [f"{head.replace('_', ' ')} MAE [{board.units.get(head, '')}]" for head in heads]
     last = "weight" if members else "status"
     drop = ("ranks", "status", "epochs", "#", *errors[::-1], *names[::-1], "front", "weight")
-    table = FittedTable("Leaderboard (validation)", drop=drop)
+    table = make_table("Leaderboard (validation)", drop=drop)
     table.add_numbers("#")
     table.add_texts("trial", no_wrap=True)
     for name in names:
@@ -84,11 +90,9 @@ def _number(value: float | None) -> str:
 
 def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "FittedTable":
     """Lay out the ensemble's errors on the test split, next to those of simpler predictors."""
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
     title = "Ensemble on the test split (never seen before)"
     drop = ("mean", "elements", "local")
-    table = FittedTable(title, drop=drop)
+    table = make_table(title, drop=drop)
     table.add_texts("head")
     table.add_numbers("unit", "ensemble MAE", "best single", "local", "elements", "mean", "in 90 %")
     for name, head in heads.items():

@@ -9,10 +9,11 @@ import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.layout import TrialDir
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config import TrialConfig
-    from hydragnn_hpo.layout import TrialDir
     from hydragnn_hpo.training import ProfilePlan
 
 ProfileOption = Annotated[
@@ -44,7 +45,6 @@ def trial(
 ) -> None:
     """Train one trial to its full budget, alone or under torchrun, srun or mpiexec."""
     from hydragnn_hpo.config import TrialConfig, dump_config, load_config
-    from hydragnn_hpo.layout import TrialDir
 
     alone = directory.is_file() and directory.name != "trial.toml"
     place = TrialDir(directory.parent if directory.is_file() and not alone else directory)
@@ -72,7 +72,7 @@ def _load_relocated(file: Path) -> "TrialConfig":
     return make_paths_absolute(load_config(file, TrialConfig), file.parent)
 
 
-def _make_trial_directory(file: Path, config: "TrialConfig") -> "TrialDir":
+def _make_trial_directory(file: Path, config: "TrialConfig") -> TrialDir:
     """Make a trial directory for a configuration, or find the one that was made for it.
 
     All ranks of a trial may do so at the same time: they write the same.
@@ -81,8 +81,6 @@ def _make_trial_directory(file: Path, config: "TrialConfig") -> "TrialDir":
         ConfigError: the directory's name is taken by something else.
     """
     from hydragnn_hpo.config import TrialConfig, dump_config, load_config
-    from hydragnn_hpo.files import storage, write_text
-    from hydragnn_hpo.layout import TrialDir
 
     place = TrialDir(file.with_suffix(""))
     if not file.suffix or (place.path.exists() and not place.path.is_dir()):
@@ -106,7 +104,7 @@ def _plan(config: "TrialConfig", ranks: str | None, epochs: str | None) -> "Prof
     return ProfilePlan.of(ranks, epochs, world=world, last=config.training.epochs)
 
 
-def _train(place: "TrialDir", plan: "ProfilePlan | None", attempt: int | None) -> NoReturn:
+def _train(place: TrialDir, plan: "ProfilePlan | None", attempt: int | None) -> NoReturn:
     from hydragnn_hpo.config import INTERRUPTED
     from hydragnn_hpo.training import run_by_hand, run_placed
 

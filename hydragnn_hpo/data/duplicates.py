@@ -284,8 +284,13 @@ class NearPairs:
     """Largest difference of their signatures, angstrom, [P]."""
 
 
+NEAR = 0.5
+"""Structures of one composition whose signatures differ by less than this (angstrom) are close:
+singlet and triplet CH2, whose angles are 102 and 132 degrees, are 0.3 apart."""
+
+
 def find_near_pairs(
-    signatures: Signatures, num_nodes: NDArray[np.int32], tolerance: float, near: float
+    signatures: Signatures, num_nodes: NDArray[np.int32], tolerance: float
 ) -> NearPairs:
     """Find pairs that are close in geometry and yet no twins.
 
@@ -294,8 +299,8 @@ def find_near_pairs(
     Args:
         signatures: signatures of all graphs whose key is not unique.
         num_nodes: nodes of every graph of the store.
-        tolerance: largest difference of two signatures of twins in angstrom.
-        near: largest difference of two signatures of a pair in angstrom.
+        tolerance: largest difference of two signatures of twins in angstrom; that of a pair is
+            ``NEAR``.
     """
     random = np.random.default_rng(0)
     parts = [np.zeros((3, 0))]
@@ -305,7 +310,7 @@ def find_near_pairs(
         distance = pdist(signatures.of(places), "chebyshev")
         first, second = np.triu_indices(len(places), 1)
         first, second = signatures.rows[places[first]], signatures.rows[places[second]]
-        fits = (distance > tolerance) & (distance <= near) & (num_nodes[first] == num_nodes[second])
+        fits = (distance > tolerance) & (distance <= NEAR) & (num_nodes[first] == num_nodes[second])
         parts.append(np.stack([first[fits], second[fits], distance[fits]]))
     one, other, distance = np.concatenate(parts, axis=1)
     return NearPairs(one.astype(np.int64), other.astype(np.int64), distance)

@@ -245,9 +245,6 @@ MAX_COUNTED_BYTES = 256_000_000
 COMPRESSION = 4
 """Typical ratio of the size of a text to that of its compressed file."""
 
-TABLE_ROWS = 20
-"""Number of rows by which the columns of a table are recognised."""
-
 FAST_READERS = ("extxyz", "database", "pyg", "hydragnn_bp", "sdf")
 """Readers that take about a millisecond per structure; others take ten to a hundred."""
 
@@ -700,7 +697,7 @@ def _number_properties(count: int) -> tuple[str, ...]:
 
 def _detect_table(path: Path) -> DataFile:
     """Detect the reader of a table and its column with the structures."""
-    header, rows = read_head(Source(path), TABLE_ROWS)
+    header, rows = read_head(Source(path))
     is_json = ".json" in [suffix.lower() for suffix in path.suffixes[-2:]]
     if is_json and sum(name in header for name in KNOWN) == 1:
         return DataFile(path, READERS["table"], "table")
@@ -765,12 +762,11 @@ def _text_size(path: Path) -> int:
     return path.stat().st_size * (COMPRESSION if packed else 1)
 
 
-def _estimate_count(file: DataFile, frames: int = 200) -> int:
-    """Estimate the number of structures of an extxyz file by the sizes of its first frames.
+def _estimate_count(file: DataFile) -> int:
+    """Estimate the number of structures of an extxyz file by the sizes of its first 200 frames.
 
-    Args:
-        file: the file; for other formats the result is 0.
-        frames: number of frames to read.
+    Returns:
+        0 for other formats.
     """
     if file.kind != "extxyz":
         return 0
@@ -778,7 +774,7 @@ def _estimate_count(file: DataFile, frames: int = 200) -> int:
     opener = OPENERS.get(file.path.suffix.lower(), open)
     with opener(file.path, "rt", encoding="utf-8") as lines:
         for head in lines:
-            if seen == frames or not head.strip().isdigit():
+            if seen == 200 or not head.strip().isdigit():
                 break
             read += len(head) + sum(map(len, itertools.islice(lines, int(head) + 1)))
             seen += 1

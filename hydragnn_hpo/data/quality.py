@@ -435,10 +435,6 @@ def _sort_node_values(scan: Scan, values: NDArray[np.float64], row: int) -> NDAr
     return values[nodes[np.lexsort((values[nodes], scan.numbers[nodes]))]]
 
 
-NEAR = 0.5
-"""Structures of one composition whose signatures differ by less than this (angstrom) are close:
-singlet and triplet CH2, whose angles are 102 and 132 degrees, are 0.3 apart."""
-
 FEW_PAIRS = 20
 """Pairs of one group from which their usual slope is known."""
 
@@ -625,7 +621,7 @@ def find_twins_of_models(path: Path, attributes: Collection[str]) -> TwinsOfMode
     compositions = composition_keys(scan.numbers, scan.num_nodes)
     signatures, _ = _scan_windows(index, seen, compositions, lambda _: None)
     spreads = {name: measure_spread(scan, name, Z_LIMIT) for name in stats["targets"]}
-    pairs = find_near_pairs(signatures, scan.num_nodes, TOLERANCE, NEAR)
+    pairs = find_near_pairs(signatures, scan.num_nodes, TOLERANCE)
     same = [twins.rows for twins in find_twins(signatures, TOLERANCE)]
     near: list[UnresolvedTwins] = [
         {
@@ -679,7 +675,7 @@ def _check_intact_store(index: Index, settings: ReportSettings, progress: Progre
         "geometry": _report_geometry(scan, geometry),
         "conflicts": find_conflicts(scan, spreads, twins),
         "near_twins": find_near_twins(
-            scan, spreads, find_near_pairs(signatures, scan.num_nodes, tolerance, NEAR)
+            scan, spreads, find_near_pairs(signatures, scan.num_nodes, tolerance)
         ),
         "forces": forces,
         "serious": _shares_with_train(leakage) or any(map(_contradicts, forces)),

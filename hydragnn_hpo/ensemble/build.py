@@ -1184,15 +1184,20 @@ def describe_data(cards: Sequence[CardConfig], stats: StoreStats) -> Provenance:
     )
 
 
-def read_commit(root: Path = _ROOT) -> str:
-    """Return the commit of a checkout, with ``-dirty`` if files changed; empty if it is none.
-
-    Args:
-        root: the folder that holds the package.
-    """
-    if not (root / ".git").exists():
+def read_commit() -> str:
+    """Return the commit of this checkout, with ``-dirty`` if files changed; empty if it is none."""
+    if not (_ROOT / ".git").exists():
         return ""
-    argv = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    argv = [
+        "git",
+        "-C",
+        str(_ROOT),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False

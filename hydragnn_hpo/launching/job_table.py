@@ -4,7 +4,6 @@
 trackers and returns each event once, in order. Neither sends messages.
 """
 
-import math
 import os
 import signal
 import time
@@ -279,18 +278,15 @@ class JobTable:
         taken, self._events = self._events, []
         return taken
 
-    def add_event(
-        self, kind: EventKind, job: str | None, data: dict[str, Any], when: float = math.nan
-    ) -> None:
-        """Add an event.
+    def add_event(self, kind: EventKind, job: str | None, data: dict[str, Any]) -> None:
+        """Add an event of now.
 
         Args:
             kind: see ``Event``.
             job: id of the job that the event is about, or None.
             data: see ``Event`` for the keys of each kind.
-            when: time in seconds since the epoch; the current time if NaN.
         """
-        self._events.append(Event(kind, job, time.time() if math.isnan(when) else when, data))
+        self._events.append(Event(kind, job, time.time(), data))
 
     def jobs_on(self, host: str) -> list[JobTracker]:
         """Return the unfinished jobs that are assigned ranks or processes on a host."""

@@ -12,9 +12,6 @@ import numpy as np
 SERIES = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c9")
 """Colours of series side by side, in this order."""
 
-ROLES = ("ink", "faint", "line", "accent", "good", "bad", "warn", "idle", "lost")
-"""Colours with a meaning: text, secondary text, rules, emphasis, and how something ended."""
-
 RUNGS = ("c0", "c6", "c2", "c4", "c9", "c3")
 """Colours of rungs, lowest rung first; all differ from those of lost and idle time."""
 

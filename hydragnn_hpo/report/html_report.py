@@ -37,13 +37,8 @@ def write_report(run: RunDir, out: Path | None = None) -> Path:
     require_package("plotly", "a report")
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, render_report(facts))
+    write_text(path, render_page(report_title(facts), make_sections(facts)))
     return path
-
-
-def render_report(facts: Facts, sections: Mapping[str, MakeSection] = SECTIONS) -> str:
-    """Render the report of a run, all sections in order."""
-    return render_page(report_title(facts), make_sections(facts, sections))
 
 
 def make_sections(facts: Facts, sections: Mapping[str, MakeSection] = SECTIONS) -> list[Section]:

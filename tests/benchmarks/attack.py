@@ -4,7 +4,6 @@ Each case of ``tests/attack`` ends with the right answer or one sentence (clean)
 traceback, no end within its limits, a wrong success in silence, or words that help nobody (other).
 """
 
-import argparse
 import random
 import sys
 import time
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from record import add_smoke, finish
+from record import finish, make_parser
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "attack")]
 
@@ -57,14 +56,12 @@ def _show(verdict: Verdict) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="60 cases of the first seed")
+    parser = make_parser(__doc__, "60 cases of the first seed")
     parser.add_argument("--cases", type=int, default=5000, help="of each seed")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=1, help="seeds at a time")
     parser.add_argument("--keep", type=Path, help="folder for the files of each defect")
     parser.add_argument("--no-record", action="store_true", help="record nothing")
-    add_smoke(parser)
     chosen = parser.parse_args()
     if chosen.smoke:
         drawn = [machines(random.Random(6))]

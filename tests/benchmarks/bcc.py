@@ -15,7 +15,6 @@ Source of data, settings and limits: github.com/ORNL/HydraGNN, tests/test_graphs
 tests/deterministic_graph_data.py; written anew from this description.
 """
 
-import argparse
 import itertools
 import statistics
 import time
@@ -25,7 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from record import add_smoke, finish
+from record import finish, make_parser
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.data_config import TargetConfig
@@ -182,10 +181,8 @@ def figures_of(conv: str, sets: Sets, seeds: Sequence[int], epochs: int) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few convs and epochs")
+    parser = make_parser(__doc__, "a few convs and epochs")
     parser.add_argument("--convs", nargs="*", help="only these; not recorded")
-    add_smoke(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)

@@ -7,12 +7,11 @@ band around 90 % is the binomial one of 99 % for as many groups. ``--record NAME
 stores the elements of the atoms that ``weights.py`` stored the predictions of.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 from ase.data import chemical_symbols
-from record import add_smoke, finish
+from record import finish, make_parser
 from scipy.stats import binom
 from weights import MEMBERS, MOST_TEST, PREDICTIONS, SPLITS, load
 
@@ -90,9 +89,8 @@ def measure(name: str) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--record", nargs=3, metavar=("NAME", "STORE", "HEAD"))
-    add_smoke(parser)
     options = parser.parse_args()
     if options.record:
         name, store, head = options.record

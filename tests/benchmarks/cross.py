@@ -10,7 +10,6 @@ one cell of ``castelli_80`` anew, within 50 s on two quiet cores, and compares i
 set, of few labels and trainings, counts in no other figure. Needs HYDRAGNN_HPO_DATA.
 """
 
-import argparse
 import collections
 import gzip
 import json
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from record import add_smoke, dry_run, finish, lacks_data
+from record import dry_run, finish, lacks_data, make_parser
 from safetensors.numpy import load_file
 from scipy.stats import binom
 
@@ -330,13 +329,11 @@ def compare_quick(rows: list[dict[str, Any]], seed: int, folder: Path) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one cell anew, not recorded")
+    parser = make_parser(__doc__, "one cell anew, not recorded")
     parser.add_argument("--pick", type=int, default=1, help="seed that chooses the quick cell")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--seeds", type=int, help="most seeds of a set")
     parser.add_argument("--runs", type=Path, help="keep the runs here, and build anew from those")
-    add_smoke(parser)
     options = parser.parse_args()
     if lacks_data(__file__):
         return None

@@ -6,7 +6,6 @@ sharding, and the neighbour lists of ASE and pymatgen. Ours and the peer take tu
 ``HYDRAGNN_HPO_DATA``; pymatgen is measured where it is installed (extra ``bench``).
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 from ase import Atoms
 from ase.neighborlist import neighbor_list
-from record import add_smoke, finish
+from record import finish, make_parser
 from torch_geometric.loader import DataLoader
 
 from hydragnn_hpo.config.convs import CONV_SPECS
@@ -257,9 +256,7 @@ def in_pymatgen(chosen: list[Atoms]) -> list[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer turns, not recorded")
-    add_smoke(parser)
+    parser = make_parser(__doc__, "fewer turns, not recorded")
     options = parser.parse_args()
     if options.smoke:
         return finish(__file__, smoke(), keep=False)

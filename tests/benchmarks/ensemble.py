@@ -10,7 +10,6 @@ structures, without it the molecules of ASE's G2 collection stand in.
     .venv/bin/python tests/benchmarks/ensemble.py --quick     # records nothing
 """
 
-import argparse
 import gzip
 import io
 import json
@@ -33,7 +32,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.collections import g2
 from ase.io import iread
-from record import add_smoke, finish
+from record import finish, make_parser
 
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
@@ -238,11 +237,9 @@ def measure_peak(how: str, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
+    parser = make_parser(__doc__, "a cut of it, not recorded")
     parser.add_argument("--peak", default="")
     parser.add_argument("--count", type=int, default=600)
-    add_smoke(parser)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if chosen.peak:

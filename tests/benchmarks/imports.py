@@ -8,7 +8,6 @@ zygote of a packed environment, whose own disk is a temporary folder. ``lookups`
 with such a path, found or not. ``--quick`` imports torch alone, and packs only what that needs.
 """
 
-import argparse
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from unittest.mock import patch
 
-from record import add_smoke, finish, skip
+from record import finish, make_parser, skip
 
 from hydragnn_hpo.launching import packed_environment as packing
 from hydragnn_hpo.launching.environment import OWN, Software, packed_software
@@ -161,9 +160,7 @@ def measure(folder: Path, *, quick: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
-    add_smoke(parser)
+    parser = make_parser(__doc__, "a cut of it, not recorded")
     options = parser.parse_args()
     if shutil.which("strace") is None:
         if options.smoke:

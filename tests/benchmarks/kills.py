@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from record import GOLDENS, add_smoke, dry_run, finish
+from record import GOLDENS, dry_run, finish, make_parser
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -647,15 +647,13 @@ def note_missing(backend: str) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few faults on this computer")
+    parser = make_parser(__doc__, "a few faults on this computer")
     parser.add_argument("--backends", nargs="+", choices=PLACES, default=list(PLACES))
     parser.add_argument("--kills", type=int, default=70, help="faults on each backend")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of each backend")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="keep the runs in this new folder")
     parser.add_argument("--no-keep", dest="keep", action="store_false", help="record nothing")
-    add_smoke(parser)
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.backends = ["local"]

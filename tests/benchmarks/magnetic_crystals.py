@@ -4,15 +4,12 @@ Runs ``workflows/magnetic_crystals.toml`` (``--quick``: a cut of it that ends wi
 reports the ensemble's test MAE beside its yardsticks. Needs HYDRAGNN_HPO_DATA.
 """
 
-import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from record import add_smoke, dry_run, finish, golden_run, lacks_data
+from record import dry_run, finish, golden_run, lacks_data, make_parser, run_campaign
 
 ROOT = Path(__file__).parents[2]
 QUICK = {
@@ -34,10 +31,8 @@ def campaign(quick: bool, folder: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a cut of at most 50 s, not recorded")
+    parser = make_parser(__doc__, "a cut of at most 50 s, not recorded")
     parser.add_argument("--run", type=Path, help="keep the run here")
-    add_smoke(parser)
     options = parser.parse_args()
     if options.smoke and lacks_data(__file__):
         return
@@ -49,8 +44,7 @@ def main() -> None:
             dry_run(path)
             run = golden_run(Path(scratch))
         else:
-            command = [sys.executable, "-m", "hydragnn_hpo", "run", str(path), "--run", str(run)]
-            subprocess.run(command, check=True, stdout=sys.stderr)
+            run_campaign(path, run)
         seconds = time.monotonic() - started
         summary = json.loads((run / "summary.json").read_text())
     figures = {"minutes": round(seconds / 60, 2)}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from record import add_smoke, finish
+from record import finish, make_parser
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -468,14 +468,12 @@ def chosen(wanted: list[str] | None) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer turns, not recorded")
+    parser = make_parser(__doc__, "fewer turns, not recorded")
     parser.add_argument("--only", nargs="+", metavar="CONV", help="these convs, not recorded")
     parser.add_argument("--seconds", type=float, default=12.0, help="CPU time per measurement")
     parser.add_argument("--profile", metavar="CONV", help="where our step spends its time")
     parser.add_argument("--forces", action="store_true", help="with --profile: train on forces")
     parser.add_argument("--compiled", metavar="CONV", help=argparse.SUPPRESS)
-    add_smoke(parser)
     args = parser.parse_args()
     if args.quick:
         args.seconds = 0.15

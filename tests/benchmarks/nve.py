@@ -7,14 +7,11 @@ searched at each step, and a hydrogen that is pulled off until the observer stop
 HYDRAGNN_HPO_DATA. The full run also writes ``results/nve.png``.
 """
 
-import argparse
 import gzip
 import io
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,7 +21,7 @@ import numpy as np
 import torch
 from ase import Atoms, units
 from ase.md.verlet import VelocityVerlet
-from record import add_smoke, dry_run, finish, lacks_data
+from record import dry_run, finish, lacks_data, make_parser, run_campaign
 from unlike_members import MEMBERS, unlike_members
 
 from hydragnn_hpo.ensemble import EnsembleCalculator, SpreadExceeded, StopAtSpread
@@ -58,8 +55,7 @@ def train(run: Path, quick: bool) -> float:
     """Run the campaign; give its minutes."""
     path = campaign(run, quick)
     started = time.monotonic()
-    command = [sys.executable, "-m", "hydragnn_hpo", "run", str(path), "--run", str(run)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    run_campaign(path, run)
     return (time.monotonic() - started) / 60
 
 
@@ -185,10 +181,8 @@ def measure(run: Path, data: Path, *, steps: int, quick: bool) -> dict[str, floa
 
 def main() -> None:
     """Train, move, record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a cut of at most 50 s, not recorded")
+    parser = make_parser(__doc__, "a cut of at most 50 s, not recorded")
     parser.add_argument("--run", type=Path, help="a finished run, or where to keep the run")
-    add_smoke(parser)
     options = parser.parse_args()
     if options.smoke and lacks_data(__file__):
         return

@@ -16,7 +16,6 @@ are compiled:
     PYTHONPATH=PEER .venv/bin/python tests/benchmarks/over_hydragnn.py
 """
 
-import argparse
 import importlib.util
 import multiprocessing
 import os
@@ -31,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from models import BATCH, CUTOFF, FEATURES, LAYERS, Bench, our_loss, our_net, seconds
-from record import add_smoke, finish, skip
+from record import finish, make_parser, skip
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -219,13 +218,9 @@ def summary(figures: dict[str, float]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer turns, not recorded")
+    parser = make_parser(__doc__, "fewer turns, not recorded")
     parser.add_argument("--only", nargs="+", choices=THEIRS, metavar="CONV", help="not recorded")
     parser.add_argument("--seconds", type=float, default=16.0, help="for a conv, edges of a kind")
-    add_smoke(parser)
     args = parser.parse_args()
     if importlib.util.find_spec("hydragnn") is None:
         skip(__file__, "HydraGNN is not installed: see what this script says about itself.")

@@ -7,7 +7,6 @@ goes on with one that is there. ``--quick`` runs a tiny one on 1,000 other perov
 and is not recorded. Needs HYDRAGNN_HPO_DATA.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from record import add_smoke, dry_run, finish, lacks_data
+from record import dry_run, finish, lacks_data, make_parser
 
 from hydragnn_hpo.resources import resource_path
 
@@ -104,10 +103,8 @@ def read_figures(run: Path) -> dict[str, float]:
 
 def main() -> None:
     """Run the campaign, or what is left of it, and tell."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="tiny nets, one epoch; not recorded")
+    parser = make_parser(__doc__, "tiny nets, one epoch; not recorded")
     parser.add_argument("--run", type=Path, help="keep the run here, or go on with it")
-    add_smoke(parser)
     options = parser.parse_args()
     if lacks_data(__file__):
         return

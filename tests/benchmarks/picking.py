@@ -7,15 +7,12 @@ HYDRAGNN_HPO_DATA; ``--run`` keeps the run, and goes on with one that is there. 
 1,000 perovskites and tiny nets, ends within 50 s and records nothing.
 """
 
-import argparse
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from record import add_smoke, dry_run, finish, golden_run, lacks_data
+from record import dry_run, finish, golden_run, lacks_data, make_parser, run_campaign
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
@@ -136,10 +133,8 @@ def nearest(points: np.ndarray) -> float:
 
 def main() -> None:
     """Run, pick, tell."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small, not recorded")
+    parser = make_parser(__doc__, "small, not recorded")
     parser.add_argument("--run", type=Path, help="keep the run here, or go on with it")
-    add_smoke(parser)
     options = parser.parse_args()
     if options.smoke and lacks_data(__file__):
         return
@@ -154,8 +149,7 @@ def main() -> None:
             dry_run(path)
             run = golden_run(folder)
         else:
-            command = [sys.executable, "-m", "hydragnn_hpo", "run", str(path), "--run", str(run)]
-            subprocess.run(command, check=True, stdout=sys.stderr)
+            run_campaign(path, run)
         figures = measure(run, 3 if options.smoke else 20 if quick else 100)
     finish(__file__, figures, keep=not quick)
 

@@ -15,7 +15,6 @@ which runs beside. ``--quick`` has one seed, and a quarter of the machine and of
 there are 2,000; it is not recorded.
 """
 
-import argparse
 import heapq
 import json
 import statistics
@@ -31,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from makespan_bound import least_makespan
 from numpy.typing import NDArray
-from record import add_smoke, finish
+from record import finish, make_parser
 
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import SlotPool
@@ -282,10 +281,8 @@ class Rehearsal:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a quarter of it, not recorded")
+    parser = make_parser(__doc__, "a quarter of it, not recorded")
     parser.add_argument("--seeds", type=int, default=3)
-    add_smoke(parser)
     options = parser.parse_args()
     if options.smoke:
         result = run(Case(200, "0", replace(MACHINE, hosts=512)), 1, 10) | decisions(1, 20, 512)

@@ -8,7 +8,6 @@ of this machine is not that of the profile. Seconds are CPU seconds: others shar
 was measured is recorded beside the figures, and a unit test holds the cost model against it.
 """
 
-import argparse
 import json
 import math
 import multiprocessing
@@ -22,7 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from record import add_smoke, finish
+from record import finish, make_parser
 
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.config.trial_config import TrialConfig
@@ -165,9 +164,7 @@ def errors(stats: StoreStats, results: list[dict[str, Any]]) -> dict[str, list[f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one round, nothing recorded")
-    add_smoke(parser)
+    parser = make_parser(__doc__, "one round, nothing recorded")
     options = parser.parse_args()
     quick = options.quick or options.smoke
     convs = CONVS[:1] if options.smoke else CONVS

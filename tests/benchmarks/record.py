@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from importlib.metadata import distributions
 from pathlib import Path
@@ -55,13 +56,33 @@ def finish(script: str, figures: dict[str, float], *, keep: bool, **more: Any) -
     print(json.dumps(figures))
 
 
-def add_smoke(parser: argparse.ArgumentParser) -> None:
-    """Add the option that ``tests/integration/test_benchmarks.py`` starts every script with."""
+def make_parser(about: str | None, quick: str = "") -> argparse.ArgumentParser:
+    """Return a parser of the options that scripts have in common.
+
+    Args:
+        about: docstring of the script.
+        quick: what ``--quick`` does; empty where there is no such option.
+
+    Returns:
+        A parser with ``--smoke``, which ``tests/integration/test_benchmarks.py`` starts all with.
+    """
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if quick:
+        parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument(
         "--smoke",
         action="store_true",
         help="start what is measured once, as small as it can be; the figures mean nothing",
     )
+    return parser
+
+
+def run_campaign(campaign: Path, run: Path) -> None:
+    """Run a campaign to its end, in a process of its own; its words to stderr."""
+    command = [sys.executable, "-m", "hydragnn_hpo", "run", str(campaign), "--run", str(run)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 def skip(script: str, why: str) -> None:

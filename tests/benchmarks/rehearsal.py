@@ -8,7 +8,6 @@ holds queues that libzmq allocates by 256 messages, so its memory rises until ea
 so many, and no further.
 """
 
-import argparse
 import json
 import multiprocessing
 import subprocess
@@ -136,9 +135,7 @@ def be_agents(folder: Path, port: int, count: int, messages: int) -> None:
 
 def main() -> None:
     """Run the rehearsal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="1,024 hosts, not recorded")
-    record.add_smoke(parser)
+    parser = record.make_parser(__doc__, "1,024 hosts, not recorded")
     options = parser.parse_args()
     if options.smoke:
         figures = rehearse(16, 8, 2, 0.05) | measure_link(4, 2, 4)

@@ -8,7 +8,6 @@ the same browser in turns; it holds charts alone: no tables, no numbers, no text
 smaller one, and opens each page once.
 """
 
-import argparse
 import json
 import resource
 import statistics
@@ -25,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import plotly.io
 from browser import Browser, chromium, missing
 from made_campaign import make_campaign
-from record import add_smoke, finish, skip
+from record import finish, make_parser, skip
 
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import LIGHT
@@ -120,10 +119,8 @@ def measure(browser: Browser, run: Path, folder: Path, turns: int) -> dict[str, 
 
 def main() -> None:
     """Measure, print, and keep unless it was a quick run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
+    parser = make_parser(__doc__, "a cut of it, not recorded")
     parser.add_argument("--run", type=Path, help="finished run to take as the small one")
-    add_smoke(parser)
     given = parser.parse_args()
     if given.smoke and (why := missing()):
         return skip(__file__, why)

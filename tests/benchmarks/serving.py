@@ -6,7 +6,6 @@ requests it answers together. Rounds in turns, medians; one thread of torch on b
 ``--quick`` makes fewer rounds; ``--ensemble`` serves another one than the cut of the test campaign.
 """
 
-import argparse
 import http.client
 import json
 import os
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import torch
 from ase import Atoms
-from record import GOLDENS, add_smoke, finish
+from record import GOLDENS, finish, make_parser, run_campaign
 
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.readers.source import Source
@@ -41,8 +40,7 @@ def trained(folder: Path) -> Path:
         assert old in text, f"the campaign no longer holds '{old}'"
         text = text.replace(old, new)
     (folder / "ci.toml").write_text(text)
-    command = [sys.executable, "-m", "hydragnn_hpo", "run", str(folder / "ci.toml")]
-    subprocess.run([*command, "--run", str(folder / "run")], check=True, stdout=sys.stderr)
+    run_campaign(folder / "ci.toml", folder / "run")
     return folder / "run" / "ensemble.zip"
 
 
@@ -140,10 +138,8 @@ def measure(path: Path, folder: Path, *, rounds: int, count: int) -> dict[str, f
 
 def main() -> None:
     """Train a little, serve, ask, tell."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, not recorded")
+    parser = make_parser(__doc__, "fewer rounds, not recorded")
     parser.add_argument("--ensemble", type=Path, help="serve this one")
-    add_smoke(parser)
     options = parser.parse_args()
     quick = options.quick or options.smoke
     if options.smoke:

@@ -6,7 +6,6 @@ warm ranks with loops and without three times a turn, each first every second ti
 ``--quick`` makes fewer turns.
 """
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -15,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from record import add_smoke, finish
+from record import finish, make_parser
 
 from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig
@@ -85,9 +84,7 @@ def cold(trial: TrialDir) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two turns, not recorded")
-    add_smoke(parser)
+    parser = make_parser(__doc__, "two turns, not recorded")
     options = parser.parse_args()
     turns, pairs = (1, 1) if options.smoke else (2, 3) if options.quick else (9, 3)
     times: dict[str, list[float]] = {"warm_1": [], "eager": [], "warm_2": [], "cold": []}

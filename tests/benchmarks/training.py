@@ -12,7 +12,6 @@ over the mean. ``strangers_2`` is the same of two trainings that know nothing of
 the machine itself allows. ``--quick`` has few turns and is not recorded. Lightning: extra [bench].
 """
 
-import argparse
 import os
 import signal
 import socket
@@ -31,7 +30,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from models import BASIS, BATCH, CUTOFF, FEATURES, LAYERS, molecules, seconds
-from record import add_smoke, finish
+from record import finish, make_parser
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.data_config import TargetConfig
@@ -364,10 +363,8 @@ def weak_scaling(conv: str, turns: int, steps: int = STEPS) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print, record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few turns, one conv, not recorded")
+    parser = make_parser(__doc__, "few turns, one conv, not recorded")
     parser.add_argument("--only", nargs="+", choices=("throughput", "scaling"))
-    add_smoke(parser)
     options = parser.parse_args()
     parts = options.only or ("throughput", "scaling")
     warnings.filterwarnings("ignore")

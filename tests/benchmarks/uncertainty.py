@@ -8,16 +8,13 @@ runs, and goes on with those that are there. ``--quick`` runs one small campaign
 perovskites, within 50 s, and records nothing.
 """
 
-import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from record import add_smoke, dry_run, finish, golden_run, lacks_data
+from record import dry_run, finish, golden_run, lacks_data, make_parser, run_campaign
 
 from hydragnn_hpo.resources import resource_path
 
@@ -105,8 +102,7 @@ def run(name: str, what: dict[str, Any], seed: int, folder: Path) -> dict[str, A
     """Run one campaign, or go on with it, and give what its summary says of the heads."""
     path = campaign(name, what, seed, folder)
     out = folder / f"run{seed}"
-    command = [sys.executable, "-m", "hydragnn_hpo", "run", str(path), "--run", str(out)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    run_campaign(path, out)
     return heads_of(out)
 
 
@@ -160,10 +156,8 @@ def _value(table: dict[str, float], key: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a cut of at most 50 s, not recorded")
+    parser = make_parser(__doc__, "a cut of at most 50 s, not recorded")
     parser.add_argument("--run", type=Path, help="keep the runs here")
-    add_smoke(parser)
     options = parser.parse_args()
     if options.smoke and lacks_data(__file__):
         return None

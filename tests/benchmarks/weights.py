@@ -11,12 +11,11 @@ equal weights where ``sel`` holds fewer than 300 groups, else greedy selection o
 ``hydragnn-hpo init CARD --minutes 5`` and ``hydragnn-hpo run`` with no change, on two cores.
 """
 
-import argparse
 import statistics
 from pathlib import Path
 
 import numpy as np
-from record import add_smoke, finish
+from record import finish, make_parser
 
 from hydragnn_hpo.ensemble.build import make_candidate_member, predict_split
 from hydragnn_hpo.ensemble.candidates import list_nets, open_build_context
@@ -169,10 +168,8 @@ def measure(path: Path, cuts: tuple[int | None, ...], repeats: int) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two repeats, not recorded")
+    parser = make_parser(__doc__, "two repeats, not recorded")
     parser.add_argument("--record", nargs=2, metavar=("NAME", "RUN"), help="store a run's errors")
-    add_smoke(parser)
     options = parser.parse_args()
     if options.record:
         return record(options.record[0], Path(options.record[1]))

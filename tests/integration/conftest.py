@@ -221,6 +221,13 @@ class Commands:
         out, err = process.communicate(timeout=seconds)
         return SimpleNamespace(code=process.returncode, out=out, err=err)
 
+    def kill(self, process: subprocess.Popen[str], run: Path) -> None:
+        """Kill the controller of a run, and wait until all its processes are gone."""
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        process.kill()
+        process.wait()
+        self.wait_for(lambda: not self.strays(run), "the last process to go")
+
     def json(self, *arguments: str | Path) -> Any:
         """Give what a command that only reads prints as JSON."""
         done = self.here(*arguments, "--json")

@@ -19,9 +19,7 @@ def test_a_finished_campaign_trains_its_best_again_and_builds_from_all(finished,
 
     killed = hpo.start("ensemble", "build", run, "--reseed", "2")
     hpo.wait_for(lambda: placed_again(hpo, run), "a trial with a new seed to start")
-    killed.kill()
-    killed.wait()
-    hpo.wait_for(lambda: not hpo.strays(run), "the last process to go")
+    hpo.kill(killed, run)
     done = hpo("ensemble", "build", run, "--reseed", "2", "--json")
 
     assert done.code == 0, done.err

@@ -20,10 +20,7 @@ def test_a_campaign_ends_with_its_learning_curve_though_it_was_killed_meanwhile(
     run = hpo.folder / "run"
     killed = hpo.start("run", file, "--run", run)
     hpo.wait_for(lambda: curve_of(hpo, run, "placed") or killed.poll() is not None, "a fit")
-    assert killed.poll() is None, killed.stderr.read()
-    killed.kill()
-    killed.wait()
-    hpo.wait_for(lambda: not hpo.strays(run), "the last process to go")
+    hpo.kill(killed, run)
     done = hpo("run", file, "--run", run, "--json")
     assert done.code == 0, done.err
 

@@ -32,6 +32,9 @@ from hydragnn_hpo.sanitize import quote
 
 _ELEMENT = re.compile("[A-Z][a-z]?")
 
+HEAD_ROWS = 20
+"""Number of rows by which the columns of a table are recognised."""
+
 _FULL = 1e-3
 """Largest difference between 1 and the occupancy of a full site."""
 
@@ -159,12 +162,8 @@ def read_table(source: Source, start: int, stop: int | None) -> Iterator[Item]:
         yield names[number], make_or_catch(place, make)
 
 
-def read_head(source: Source, count: int) -> tuple[list[str], list[Sequence[Any]]]:
+def read_head(source: Source) -> tuple[list[str], list[Sequence[Any]]]:
     """Read the beginning of a table whose columns are not known yet.
-
-    Args:
-        source: the table.
-        count: largest number of rows to return.
 
     Returns:
         The header, and the first rows.
@@ -173,7 +172,7 @@ def read_head(source: Source, count: int) -> tuple[list[str], list[Sequence[Any]
         DataError: the file is unreadable.
     """
     header, rows, _ = _table(source)
-    return header, rows[:count]
+    return header, rows[:HEAD_ROWS]
 
 
 def list_named_files(source: Source) -> Iterator[Path]:

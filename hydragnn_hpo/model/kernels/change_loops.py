@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from hydragnn_hpo.model.kernels.coupling_loops import cap_functions
 from hydragnn_hpo.model.kernels.numba_loops import Rows3, store_vectors
 
 Array = np.ndarray[Any, Any]
@@ -252,13 +253,7 @@ def _triplets_change_by_second(
     pairs = w.shape[1]
     last = w.shape[0] - 1
     zero = out.dtype.type(0)
-    s1 = min(1, last)
-    s2 = min(2, last)
-    s3 = min(3, last)
-    s4 = min(4, last)
-    s5 = min(5, last)
-    s6 = min(6, last)
-    s7 = min(7, last)
+    s1, s2, s3, s4, s5, s6, s7 = cap_functions(last)
     for n in range(out.shape[0]):
         for f in range(out.shape[1]):
             out[n, f] = 0.0
@@ -360,13 +355,7 @@ def _triplets_change_by_triplet(
     pairs = w.shape[1]
     last = w.shape[0] - 1
     zero = to_weights.dtype.type(0)
-    s1 = min(1, last)
-    s2 = min(2, last)
-    s3 = min(3, last)
-    s4 = min(4, last)
-    s5 = min(5, last)
-    s6 = min(6, last)
-    s7 = min(7, last)
+    s1, s2, s3, s4, s5, s6, s7 = cap_functions(last)
     for t in range(first.shape[0]):
         j, i = first[t], second[t]
         p = j if j < pairs else j - pairs

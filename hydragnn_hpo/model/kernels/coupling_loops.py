@@ -116,6 +116,16 @@ def _coupled_by_edge(
                 to_mixing[e, b * count + a] = x
 
 
+def _cap_functions(last: int) -> tuple[int, int, int, int, int, int, int]:
+    """Return 1 to 7; functions beyond the last one are the last one again."""
+    low = (min(1, last), min(2, last), min(3, last), min(4, last))
+    return (*low, min(5, last), min(6, last), min(7, last))
+
+
+cap_functions: Any = register_jitable(forceinline=True)(_cap_functions)
+"""``_cap_functions`` as a part of compiled loops."""
+
+
 def _triplets_by_second(
     messages: Array, filters: Array, weights: Array, edges: Edges3, out: Array
 ) -> None:
@@ -123,13 +133,7 @@ def _triplets_by_second(
     (first, order, starts) = edges
     pairs = filters.shape[1]
     last = filters.shape[0] - 1
-    s1 = min(1, last)
-    s2 = min(2, last)
-    s3 = min(3, last)
-    s4 = min(4, last)
-    s5 = min(5, last)
-    s6 = min(6, last)
-    s7 = min(7, last)
+    s1, s2, s3, s4, s5, s6, s7 = cap_functions(last)
     zero = out.dtype.type(0)
     for n in range(out.shape[0]):
         for f in range(out.shape[1]):
@@ -223,13 +227,7 @@ def _triplets_by_triplet(
     (first, second) = ends
     pairs = filters.shape[1]
     last = filters.shape[0] - 1
-    s1 = min(1, last)
-    s2 = min(2, last)
-    s3 = min(3, last)
-    s4 = min(4, last)
-    s5 = min(5, last)
-    s6 = min(6, last)
-    s7 = min(7, last)
+    s1, s2, s3, s4, s5, s6, s7 = cap_functions(last)
     zero = to_weights.dtype.type(0)
     for t in range(first.shape[0]):
         j, i = first[t], second[t]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hydragnn_hpo.model.kernels import numba_passes
 from hydragnn_hpo.model.kernels.eager_edge_functions import EdgeCall, EdgeLoops, Inputs
+from hydragnn_hpo.model.kernels.numba_passes import empty_like
 
 BLOCK = 16
 """Edges of a block: the gates of so many are computed at once, in vector registers."""
@@ -19,10 +20,6 @@ BLOCK = 16
 def _zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return contiguous zeros, to which loops add."""
     return [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in tensors]
-
-
-def _empty_like(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def _given_ends(call: EdgeCall) -> tuple[Tensor | tuple[Tensor, ...], ...]:
@@ -41,7 +38,7 @@ def bent_ends(call: EdgeCall) -> Tensor:
 
 def bent_ends_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
     """Differentiate ``bent_ends`` by both ends and the pair, given the gradient, [E, F]."""
-    slopes = [*_zeros_like(call.inputs[:2]), _empty_like(call.inputs[2])]
+    slopes = [*_zeros_like(call.inputs[:2]), empty_like(call.inputs[2])]
     rows = grad.new_empty(2, grad.shape[1])
     numba_passes.run_loop("bent_ends_slopes", *_given_ends(call), grad, tuple(slopes), rows)
     return slopes
@@ -51,7 +48,7 @@ def bent_ends_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     """Differentiate ``bent_ends_slopes``, given its gradient and those of all its results."""
     (grad, *seconds) = grads
     slopes = _zeros_like(call.inputs)
-    to_grad = _empty_like(grad)
+    to_grad = empty_like(grad)
     rows = grad.new_empty(2, grad.shape[1])
     given = (*_given_ends(call), grad, tuple(seconds))
     numba_passes.run_loop("bent_ends_curvature", *given, tuple(slopes), to_grad, rows)
@@ -83,7 +80,7 @@ def gated_sum(call: EdgeCall) -> Tensor:
 def gated_sum_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
     """Differentiate ``gated_sum`` by all inputs, given the gradient, [N, F]."""
     product, weights, *parameters = call.inputs
-    to_product = _empty_like(product)
+    to_product = empty_like(product)
     to_weights, *to_parameters = _zeros_like(call.inputs[1:])
     given = ((product, weights, grad), _flatten(parameters), call.links.receiver)
     results = ((to_product, to_weights), _flatten(to_parameters))
@@ -95,7 +92,7 @@ def gated_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     """Differentiate ``gated_sum_slopes``, given its gradient and those of its first results."""
     (product, weights, *parameters) = call.inputs
     (grad, *seconds) = grads
-    to_product = _empty_like(product)
+    to_product = empty_like(product)
     rows = grad.new_empty(4, grad.shape[1])
     to_weights, *to_parameters, to_grad = _zeros_like((*call.inputs[1:], grad))
     given = ((product, weights, grad), _flatten(parameters), call.links.receiver, tuple(seconds))
@@ -152,7 +149,7 @@ def active_rows(call: EdgeCall) -> Tensor:
     """Activate rows, see ``edge_functions.activate_rows``; SiLU's own loops would gain nothing."""
     if not call.option:
         return F.silu(call.inputs[0])
-    out = _empty_like(call.inputs[0])
+    out = empty_like(call.inputs[0])
     numba_passes.run_loop("soft_rows", *call.inputs, out)
     return out
 
@@ -161,14 +158,14 @@ def active_rows_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
     """Differentiate ``active_rows``, given the gradient, of the shape of the values."""
     if not call.option:
         return [torch.ops.aten.silu_backward(grad, call.inputs[0])]
-    slope = _empty_like(grad)
+    slope = empty_like(grad)
     numba_passes.run_loop("soft_rows_slopes", *call.inputs, grad, slope)
     return [slope]
 
 
 def active_rows_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
     """Differentiate ``active_rows_slopes``, given its gradient and that of its result."""
-    slopes = [_empty_like(each) for each in (*call.inputs, grads[0])]
+    slopes = [empty_like(each) for each in (*call.inputs, grads[0])]
     loop = "soft_rows_curvature" if call.option else "silu_rows_curvature"
     numba_passes.run_loop(loop, *call.inputs, *grads, *slopes)
     return slopes
@@ -196,7 +193,7 @@ def gated_edges(call: EdgeCall) -> tuple[Tensor, ...]:
     """
     product, nodes, _, features, *_ = call.inputs
     sums = product.new_zeros(2, nodes.shape[0], product.shape[1]).unbind()
-    updated = _empty_like(features)
+    updated = empty_like(features)
     rows = product.new_empty(2, product.shape[1])
     numba_passes.run_loop("gated_edges", *_given_gates(call), features, sums, updated, rows)
     return *sums, updated
@@ -205,7 +202,7 @@ def gated_edges(call: EdgeCall) -> tuple[Tensor, ...]:
 def gated_edges_slopes(call: EdgeCall, *grads: Tensor) -> list[Tensor | None]:
     """Differentiate ``gated_edges`` by all inputs, given the gradients of both sums and edges."""
     product, nodes, weights, _, *norm = call.inputs
-    to_product = _empty_like(product)
+    to_product = empty_like(product)
     rows = product.new_empty(4, product.shape[1])
     to_nodes, to_weights, *to_norm = _zeros_like((nodes, weights, *norm))
     results = (to_product, _in_thirds(to_nodes), to_weights, tuple(to_norm))
@@ -217,11 +214,11 @@ def gated_edges_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor | None]:
     """Differentiate ``gated_edges_slopes``, given its gradients and those of its first results."""
     product, values, weights, ends, norm = _given_gates(call)
     second_product, second_nodes, *seconds = grads[3:]
-    to_product = _empty_like(product)
+    to_product = empty_like(product)
     rows = product.new_empty(10, product.shape[1])
     to_nodes, to_weights, *rest = _zeros_like((call.inputs[1], weights, *norm, *grads[:2]))
     to_norm = tuple(rest[:2])
-    to_grads = (*rest[2:], _empty_like(grads[2]))
+    to_grads = (*rest[2:], empty_like(grads[2]))
     given = ((values, _in_thirds(second_nodes)), weights, ends, norm, tuple(grads[:3]))
     results = ((to_product, to_weights), _in_thirds(to_nodes), to_norm, to_grads)
     second_edges = (second_product, *seconds)

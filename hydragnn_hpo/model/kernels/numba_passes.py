@@ -63,20 +63,21 @@ def filtered_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
     slopes: list[Any] = [None] * 3
     rows = values.shape if values.dim() == 3 else (values.shape[0], 1, values.shape[1])
     if needed[0]:
-        slopes[0] = _empty_like(values)
+        slopes[0] = empty_like(values)
         out = slopes[0].view(rows)
         run_loop("filtered_by_node", grad.reshape(rows), filters, (r, by_s, s_starts), out)
     if needed[1]:
-        slopes[1] = _empty_like(filters)
+        slopes[1] = empty_like(filters)
         run_loop("filtered_by_pair", values.reshape(rows), grad.reshape(rows), (s, r), slopes[1])
     if needed[2]:
-        slopes[2] = _empty_like(values)
+        slopes[2] = empty_like(values)
         out = slopes[2].view(rows)
         run_loop("filtered_by_node", values.reshape(rows), filters, (s, by_r, r_starts), out)
     return slopes
 
 
-def _empty_like(tensor: Tensor) -> Tensor:
+def empty_like(tensor: Tensor) -> Tensor:
+    """Return a contiguous tensor that a loop overwrites."""
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
@@ -111,15 +112,15 @@ def vectors_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
         run_loop("vectors_by_receiver", *given, _space(values))
     if needed[0] or needed[3]:
         given = (filters, directions, vector_filters, grad, (r, by_s, s_starts))
-        slopes[0] = _empty_like(values)
-        slopes[3] = _empty_like(vectors)
+        slopes[0] = empty_like(values)
+        slopes[3] = empty_like(vectors)
         run_loop("vectors_by_sender", *given, slopes[0], slopes[3], _space(values))
     if needed[1] or needed[4]:
-        slopes[1] = _empty_like(filters)
-        slopes[4] = _empty_like(vector_filters)
+        slopes[1] = empty_like(filters)
+        slopes[4] = empty_like(vector_filters)
         run_loop("vectors_by_pair", values, directions, vectors, grad, (s, r), slopes[1], slopes[4])
     if needed[2]:
-        slopes[2] = _empty_like(directions)
+        slopes[2] = empty_like(directions)
         run_loop("vectors_by_edge", values, filters, grad, (s, r), slopes[2])
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
 
@@ -148,19 +149,19 @@ def attended_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
         return rows.reshape(rows.shape[0], weights.shape[1], rows.shape[1] // weights.shape[1])
 
     if needed[0]:
-        slopes[0] = _empty_like(values)
+        slopes[0] = empty_like(values)
         edges = (by_head(filters), weights, (r, by_s, s_starts))
         run_loop("attended_by_node", by_head(grad), *edges, by_head(slopes[0]))
     if needed[1]:
-        slopes[1] = _empty_like(filters)
+        slopes[1] = empty_like(filters)
         ends = (by_head(grad), by_head(values))
         run_loop("attended_by_pair", *ends, weights, (s, r), by_head(slopes[1]))
     if needed[2]:
-        slopes[2] = _empty_like(weights)
+        slopes[2] = empty_like(weights)
         ends = (by_head(grad), by_head(values))
         run_loop("attended_by_edge", *ends, by_head(filters), (s, r), slopes[2])
     if needed[3]:
-        slopes[3] = _empty_like(values)
+        slopes[3] = empty_like(values)
         edges = (by_head(filters), weights, (s, by_r, r_starts))
         run_loop("attended_by_node", by_head(values), *edges, by_head(slopes[3]))
     return slopes
@@ -174,15 +175,15 @@ def coupled_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
     matrices = mixing.flatten(1)
     slopes = list[Any]([None] * 4)
     if needed[0]:
-        slopes[0] = _empty_like(values)
+        slopes[0] = empty_like(values)
         steps = torch.tensor((1, num_values))
         edges = (r, by_s, s_starts)
         run_loop("coupled_by_node", grad, filters, matrices, steps, edges, slopes[0])
     if needed[1]:
-        slopes[1] = _empty_like(filters)
+        slopes[1] = empty_like(filters)
         run_loop("coupled_by_pair", values, grad, matrices, (s, r), slopes[1])
     if needed[2]:
-        slopes[2] = _empty_like(mixing)
+        slopes[2] = empty_like(mixing)
         run_loop("coupled_by_edge", values, filters, grad, (s, r), slopes[2].flatten(1))
     if needed[3]:
         slopes[3] = values.new_empty(values.shape[0], num_sums, values.shape[2])
@@ -199,17 +200,17 @@ def triplets_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
     first, second, by_second, starts, by_first, first_starts = links
     slopes: list[Any] = [None] * 4
     if needed[0] or needed[1]:
-        slopes[0] = _empty_like(messages)
-        slopes[1] = _empty_like(filters)
+        slopes[0] = empty_like(messages)
+        slopes[1] = empty_like(filters)
         edges = (second, by_first, first_starts)
         rows = filters.new_empty(filters.shape[::2])
         given = (messages, filters, weights, grad, edges)
         run_loop("triplets_by_first", *given, slopes[0], slopes[1], rows)
     if needed[2]:
-        slopes[2] = _empty_like(weights)
+        slopes[2] = empty_like(weights)
         run_loop("triplets_by_triplet", messages, filters, grad, (first, second), slopes[2])
     if needed[3]:
-        slopes[3] = _empty_like(messages)
+        slopes[3] = empty_like(messages)
         edges = (first, by_second, starts)
         run_loop("triplets_by_second", messages, filters, weights, edges, slopes[3])
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
@@ -232,7 +233,7 @@ def filtered_changes(
     (_, moved), (_, tuned) = changing = _pair_with_changes(arguments, seconds, (0, 1))
     slopes = filtered_loops((moved, tuned, grad), links, (*needed[:2], False))
     if needed[2]:
-        slopes[2] = _empty_like(values)
+        slopes[2] = empty_like(values)
         rows = values.shape if values.dim() == 3 else (len(values), 1, values.shape[1])
         given = (tuple(each.reshape(rows) for each in changing[0]), (filters, tuned))
         run_loop("filtered_change", *given, (s, by_r, r_starts), slopes[2].view(rows))
@@ -261,21 +262,21 @@ def vectors_changes(
     values, filters, directions, vectors, vector_filters = changing
     slopes: list[Any] = [None] * 6
     if needed[5]:
-        slopes[5] = _empty_like(grad)
+        slopes[5] = empty_like(grad)
         given = (*changing, (s, by_r, r_starts), slopes[5])
         run_loop("vectors_change_by_receiver", *given, _space(grad))
     if needed[0] or needed[3]:
-        slopes[0] = _empty_like(values[0])
-        slopes[3] = _empty_like(vectors[0])
+        slopes[0] = empty_like(values[0])
+        slopes[3] = empty_like(vectors[0])
         given = (filters, directions, vector_filters[1], grad, (r, by_s, s_starts))
         run_loop("vectors_change_by_sender", *given, slopes[0], slopes[3], _space(grad))
     if needed[1] or needed[4]:
-        slopes[1] = _empty_like(filters[0])
-        slopes[4] = _empty_like(vector_filters[0])
+        slopes[1] = empty_like(filters[0])
+        slopes[4] = empty_like(vector_filters[0])
         given = (values, directions, vectors[1], grad, (s, r))
         run_loop("vectors_change_by_pair", *given, slopes[1], slopes[4])
     if needed[2]:
-        slopes[2] = _empty_like(directions[0])
+        slopes[2] = empty_like(directions[0])
         run_loop("vectors_change_by_edge", values, filters, grad, (s, r), slopes[2])
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
 
@@ -303,7 +304,7 @@ def attended_changes(
 
     values, filters, grad = (tuple(map(by_head, pair)) for pair in changing)
     slopes = [
-        _empty_like(each) if need else None for each, need in zip(arguments, needed, strict=True)
+        empty_like(each) if need else None for each, need in zip(arguments, needed, strict=True)
     ]
     to_values, to_filters, to_weights, to_grad = slopes
     if to_values is not None:
@@ -329,17 +330,17 @@ def triplets_changes(
     messages, filters, weights = changing = _pair_with_changes(arguments, seconds, (0, 1, 2))
     slopes: list[Any] = [None] * 4
     if needed[0] or needed[1]:
-        slopes[0] = _empty_like(messages[0])
-        slopes[1] = _empty_like(filters[0])
+        slopes[0] = empty_like(messages[0])
+        slopes[1] = empty_like(filters[0])
         count, _, width = filters[0].shape
         given = (*changing, grad, (second, by_first, first_starts), slopes[0], slopes[1])
         run_loop("triplets_change_by_first", *given, grad.new_empty(2 * count, width))
     if needed[2]:
-        slopes[2] = _empty_like(weights[0])
+        slopes[2] = empty_like(weights[0])
         ends = (first, second)
         run_loop("triplets_change_by_triplet", messages, filters, grad, ends, slopes[2])
     if needed[3]:
-        slopes[3] = _empty_like(grad)
+        slopes[3] = empty_like(grad)
         run_loop("triplets_change_by_second", *changing, (first, by_second, starts), slopes[3])
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
 

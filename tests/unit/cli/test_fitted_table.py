@@ -197,7 +197,7 @@ def test_no_number_is_cut(make, width, run, built):
 def test_importances_and_comparisons_are_whole(width, run, monkeypatch):
     def drawn(columns):
         out = io.StringIO()
-        monkeypatch.setattr(tables, "console", lambda: Console(file=out, width=columns))
+        monkeypatch.setattr(results_commands, "console", lambda: Console(file=out, width=columns))
         effect = Effect(shap=0.1234, shap_share=0.5, fanova=0.4, ped_anova=0.3, least_at="0.0012")
         target = Target("mae", "objective")
         effects = {"training.learning_rate": effect, "model.options.num_gaussians": effect}

@@ -41,7 +41,7 @@ def run(tmp_path_factory):
 def view(run, monkeypatch):
     """The campaign as if a controller were at work five seconds after its last event."""
     *_, last = read_journal(run.journal)
-    monkeypatch.setattr(leases, "find_controller", lambda _: "process 7 on login1")
+    monkeypatch.setattr(module, "find_controller", lambda _: "process 7 on login1")
     monkeypatch.setattr(module.time, "time", lambda: last["time"] + 5.0)
     return RunReader(run).read(rows=100)
 

@@ -10,6 +10,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk, make_supercell, molecule
 from stores import write_store
+from structure_files import bound_by_springs
 
 from hydragnn_hpo.cli.dataset_command import _outliers, _verdict, findings_blocks
 from hydragnn_hpo.config.data_config import SPLITS, AttributeConfig, CardConfig, TargetConfig
@@ -449,13 +450,10 @@ def test_forces_that_contradict_their_energy_are_reported(
     monkeypatch.setitem(TARGETS, "push", push)
     random = np.random.default_rng(0)
     structures = []
-    for _ in range(30):
-        atoms = bulk("Cu", cubic=True)
-        away = random.normal(0.0, 0.04, (4, 3))
-        atoms.positions += away
+    for atoms, energy, gradient in bound_by_springs():
         label(atoms, random)
-        atoms.info["energy"] = 4.0 * float((away**2).sum())
-        atoms.arrays["push"] = 8.0 * away
+        atoms.info["energy"] = energy
+        atoms.arrays["push"] = gradient
         structures.append(atoms)
     report = checked(structures)
     assert [(one["target"], one["verdict"]) for one in report["forces"]] == [("push", "contradict")]

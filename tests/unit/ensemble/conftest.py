@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -279,30 +279,37 @@ def total_zip(tmp_path_factory, scratch):
 
 
 def write_trial(run: Path, columns: Columns, trial: str, number: int) -> None:
-    config = trial_config(trial, number)
-    folder = run / "trials" / trial
+    maes = {"energy": 0.1, "charge": 0.05}
+    write_training(run, columns, trial_config(trial, number), 0.5 + 0.1 * number, maes)
+
+
+def write_training(
+    run: Path,
+    columns: Columns,
+    config: TrialConfig,
+    objective: float,
+    maes: Mapping[str, float],
+    splits: Sequence[str] = ("val", "sel", "cal"),
+) -> None:
+    """Write a trial directory as a training leaves it; the weights are random."""
+    folder = run / "trials" / config.trial
     (folder / "attempts/001").mkdir(parents=True)
     (folder / "checkpoints").mkdir()
     (folder / "trial.toml").write_text(dump_config(config))
-    torch.manual_seed(number)
+    torch.manual_seed(config.seed)
     dtype = DTYPES[config.training.precision]
     targets = columns.stats["targets"]
     model = MultiHeadGNN(config.model, config.heads, targets, stats=columns.stats).to(dtype)
     checkpoint.write_checkpoint(folder / "checkpoints/best.safetensors", model.state_dict(), {})
-    member = Member(trial, 1.0, model.eval(), config.model.cutoff, dtype)
+    member = Member(config.trial, 1.0, model.eval(), config.model.cutoff, dtype)
     arrays = {}
-    for split in ("val", "sel", "cal"):
+    for split in splits:
         indices = columns.indices_of(split)
         arrays[f"{split}/index"] = indices
         for head, values in predict_one(member, columns, indices).items():
             arrays[f"{split}/{head}"] = values
     save_file(arrays, folder / "attempts/001/predictions.safetensors")
-    result = {
-        "status": "completed",
-        "objective": 0.5 + 0.1 * number,
-        "val_mae": {"energy": 0.1, "charge": 0.05},
-        "epochs": 2,
-    }
+    result = {"status": "completed", "objective": objective, "val_mae": maes, "epochs": 2}
     (folder / "attempts/001/result.json").write_text(json.dumps(result))
 
 

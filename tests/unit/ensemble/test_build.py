@@ -1,11 +1,12 @@
 """From a run's trials to the zip, the table, and what is refused."""
 
 import ast
+import contextlib
 import json
 import re
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -225,20 +226,27 @@ def calibrations(run: Path) -> dict[str, Calibration]:
     return {name: head.calibration for name, head in manifest.heads.items()}
 
 
-def change_labels(run: Path, *splits: str) -> None:
-    """Add noise to the labels of some splits; what was recorded of the store stays."""
+@contextlib.contextmanager
+def changed_store(run: Path) -> Iterator[Columns]:
+    """Write the store of a run again as a block has changed it; what was recorded of it stays."""
     store = run / "data/toy.bp"
     columns = open_store(store)
     assert isinstance(columns, Columns)
     card = load_config(store / "card.toml", CardConfig)
-    rng = np.random.default_rng(1)
-    chosen = np.isin(columns.split, [SPLITS.index(name) for name in splits])
-    for name, values in columns.targets.items():
-        rows = np.repeat(chosen, columns.num_nodes()) if name == "charge" else chosen
-        columns.targets[name] = values + rows[:, None] * rng.normal(size=values.shape)
+    yield columns
     shutil.rmtree(store)
     stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
     write_store(store, [columns], stats, card)
+
+
+def change_labels(run: Path, *splits: str) -> None:
+    """Add noise to the labels of some splits; what was recorded of the store stays."""
+    with changed_store(run) as columns:
+        rng = np.random.default_rng(1)
+        chosen = np.isin(columns.split, [SPLITS.index(name) for name in splits])
+        for name, values in columns.targets.items():
+            rows = np.repeat(chosen, columns.num_nodes()) if name == "charge" else chosen
+            columns.targets[name] = values + rows[:, None] * rng.normal(size=values.shape)
 
 
 def test_only_labels_of_cal_change_the_calibration(make_run):
@@ -287,31 +295,19 @@ def test_elements_have_intervals_of_their_own_by_default(make_run):
 
 def hide_charges(run: Path, element: int, *splits: str) -> None:
     """Remove the charges of an element from some splits."""
-    store = run / "data/toy.bp"
-    columns = open_store(store)
-    assert isinstance(columns, Columns)
-    card = load_config(store / "card.toml", CardConfig)
-    chosen = np.isin(columns.split, [SPLITS.index(name) for name in splits])
-    hidden = np.repeat(chosen, columns.num_nodes()) & (columns.numbers == element)
-    columns.masks["charge"] = columns.masks["charge"] & ~hidden
-    shutil.rmtree(store)
-    stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
-    write_store(store, [columns], stats, card)
+    with changed_store(run) as columns:
+        chosen = np.isin(columns.split, [SPLITS.index(name) for name in splits])
+        hidden = np.repeat(chosen, columns.num_nodes()) & (columns.numbers == element)
+        columns.masks["charge"] = columns.masks["charge"] & ~hidden
 
 
 def hide_labels(run: Path, name: str, *splits: str) -> None:
     """Remove all labels of a target from some splits."""
-    store = run / "data/toy.bp"
-    columns = open_store(store)
-    assert isinstance(columns, Columns)
-    card = load_config(store / "card.toml", CardConfig)
-    hidden = np.isin(columns.split, [SPLITS.index(split) for split in splits])
-    if columns.levels[name] == "node":
-        hidden = np.repeat(hidden, columns.num_nodes())
-    columns.masks[name] = columns.masks[name] & ~hidden
-    shutil.rmtree(store)
-    stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
-    write_store(store, [columns], stats, card)
+    with changed_store(run) as columns:
+        hidden = np.isin(columns.split, [SPLITS.index(split) for split in splits])
+        if columns.levels[name] == "node":
+            hidden = np.repeat(hidden, columns.num_nodes())
+        columns.masks[name] = columns.masks[name] & ~hidden
 
 
 def test_structures_without_any_neighbour_give_an_ensemble(tmp_path):
@@ -418,17 +414,11 @@ def test_the_verdict_names_one_wrong_label_of_any_split(make_run, name, split):
     run = make_run(trials=2)
     far = [one for one in build_ensemble(run)["verdict"] if one["rule"] == "far"]
     assert far == []
-    store = run / "data/toy.bp"
-    columns = open_store(store)
-    assert isinstance(columns, Columns)
-    card = load_config(store / "card.toml", CardConfig)
-    graph = columns.indices_of(split)[1]
-    row = columns.node_offset[graph] if name == "charge" else graph
-    columns.targets[name] = columns.targets[name].copy()
-    columns.targets[name][row] = -1e6
-    shutil.rmtree(store)
-    stats = {key: value for key, value in columns.stats.items() if key != "checksum"}
-    write_store(store, [columns], stats, card)
+    with changed_store(run) as columns:
+        graph = columns.indices_of(split)[1]
+        row = columns.node_offset[graph] if name == "charge" else graph
+        columns.targets[name] = columns.targets[name].copy()
+        columns.targets[name][row] = -1e6
     (far,) = (one for one in build_ensemble(run)["verdict"] if one["rule"] == "far")
     assert (far["head"], far["level"]) == (name, "warning")
     size, unit = ("-1e+06", "eV/atom") if name == "energy" else ("1e+06", "e")

@@ -1,6 +1,5 @@
 """An ensemble of nets that were trained on folds: from a run to the zip, against hand sums."""
 
-import json
 import logging
 import shutil
 import zipfile
@@ -8,11 +7,10 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
-from unit.ensemble.conftest import MODELS, campaign_text, predict_one, trial_config
+from safetensors.numpy import load_file
+from unit.ensemble.conftest import MODELS, campaign_text, predict_one, trial_config, write_training
 
 from hydragnn_hpo.campaign.state import State
-from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.data.folds import NONE, deal_folds, leave_fold_out
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble import candidates as candidates_module
@@ -28,7 +26,6 @@ from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
-from hydragnn_hpo.training.precision import DTYPES
 
 FOLDS = 3
 PARENTS = ("t0001", "t0004")
@@ -96,27 +93,9 @@ def write_fit(run, store, name, parent, fold):
     config = trial_config(parent, 100 + int(name[1:]))
     training = config.training.model_copy(update={"fold": fold, "folds": FOLDS, "fold_seed": 4})
     config = config.model_copy(update={"trial": name, "training": training})
-    folder = run / "trials" / name
-    (folder / "attempts/001").mkdir(parents=True)
-    (folder / "checkpoints").mkdir()
-    (folder / "trial.toml").write_text(dump_config(config))
-    graphs = leave_fold_out(store, training)
-    torch.manual_seed(config.seed)
-    dtype = DTYPES[training.precision]
-    model = MultiHeadGNN(config.model, config.heads, graphs.stats["targets"]).to(dtype)
-    checkpoint.write_checkpoint(folder / "checkpoints/best.safetensors", model.state_dict(), {})
-    rows = graphs.indices_of("val")
-    member = Member(name, 1.0, model.eval(), config.model.cutoff, dtype)
-    arrays = {f"val/{head}": v for head, v in predict_one(member, graphs, rows).items()}
-    save_file({"val/index": rows, **arrays}, folder / "attempts/001/predictions.safetensors")
     error = 0.5 + 0.01 * int(name[1:])
-    result = {
-        "status": "completed",
-        "objective": error,
-        "val_mae": {"energy": error, "charge": error},
-        "epochs": 2,
-    }
-    (folder / "attempts/001/result.json").write_text(json.dumps(result))
+    maes = {"energy": error, "charge": error}
+    write_training(run, leave_fold_out(store, training), config, error, maes, ["val"])
 
 
 def predictions_of(run, name):

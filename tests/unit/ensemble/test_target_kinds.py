@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import pytest
-import torch
 from ase.io import read
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from scipy.spatial.transform import Rotation
 from stores import write_store
 from typer.testing import CliRunner
-from unit.ensemble.conftest import molecule, predict_one
+from unit.ensemble.conftest import molecule, write_training
 
 from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.config.campaign_config import CampaignConfig
@@ -29,7 +28,6 @@ from hydragnn_hpo.ensemble.artefact import LOCAL_MEMBER, read_artefact
 from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.class_probabilities import calibrate_probabilities
-from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_file import select_columns
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, make_rows
@@ -40,10 +38,8 @@ from hydragnn_hpo.ensemble.torch_export import check_exportable
 from hydragnn_hpo.ensemble.writers import WRITERS
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.head_figures import draw_head
-from hydragnn_hpo.training import checkpoint
 
 CARD = {
     "name": "kinds",
@@ -120,24 +116,7 @@ def write_trial(run, store, trial, number):
         "training": {"epochs": 2},
     }  # fmt: skip
     config = TrialConfig.model_validate(plain)
-    folder = run / "trials" / trial
-    (folder / "attempts/001").mkdir(parents=True)
-    (folder / "checkpoints").mkdir()
-    (folder / "trial.toml").write_text(dump_config(config))
-    torch.manual_seed(number)
-    model = MultiHeadGNN(config.model, config.heads, store.stats["targets"])
-    checkpoint.write_checkpoint(folder / "checkpoints/best.safetensors", model.state_dict(), {})
-    member = Member(trial, 1.0, model.eval(), 4.0, torch.float32)
-    arrays = {}
-    for split in ("val", "sel", "cal"):
-        indices = store.indices_of(split)
-        arrays[f"{split}/index"] = indices
-        for head, values in predict_one(member, store, indices).items():
-            arrays[f"{split}/{head}"] = values
-    save_file(arrays, folder / "attempts/001/predictions.safetensors")
-    maes = dict.fromkeys(HEADS, 0.1)
-    result = {"status": "completed", "objective": 0.5 + number, "val_mae": maes, "epochs": 2}
-    (folder / "attempts/001/result.json").write_text(json.dumps(result))
+    write_training(run, store, config, 0.5 + number, dict.fromkeys(HEADS, 0.1))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.data.structure import find_edges
 from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.model.kernels import numba_passes
 
 CUTOFF = 4.0
 CELL = np.array([[4.5, 0.0, 0.0], [0.8, 4.2, 0.0], [-0.5, 0.6, 4.9]])
@@ -82,3 +83,17 @@ def make():
         targets = TARGETS
 
     return Make
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """Names of the loops that run."""
+    names = []
+    run_loop = numba_passes.run_loop
+
+    def noted(name, *inputs):
+        names.append(name)
+        run_loop(name, *inputs)
+
+    monkeypatch.setattr(numba_passes, "run_loop", noted)
+    return names

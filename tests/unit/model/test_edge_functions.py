@@ -22,7 +22,7 @@ from kernel_cases import (
 )
 
 from hydragnn_hpo.model import scatter
-from hydragnn_hpo.model.kernels import edge_loops, numba_passes, passes
+from hydragnn_hpo.model.kernels import edge_loops, passes
 from hydragnn_hpo.model.kernels.eager_edge_functions import EAGER_FUNCTIONS
 from hydragnn_hpo.model.kernels.edge_functions import gated_product_sum
 from hydragnn_hpo.model.kernels.numba_edge_functions import EDGE_LOOPS
@@ -100,20 +100,6 @@ VALUES = {"edges": (N, N, E), "edges stay": (N, N), "silu rows": (E,)}
 def first_columns(values, count=2):
     """Return the first columns of a value, or of all values below each other."""
     return (torch.cat(values) if isinstance(values, tuple) else values)[:, :count]
-
-
-@pytest.fixture
-def loops(monkeypatch):
-    """Names of the loops that run."""
-    names = []
-    run_loop = numba_passes.run_loop
-
-    def noted(name, *inputs):
-        names.append(name)
-        run_loop(name, *inputs)
-
-    monkeypatch.setattr(numba_passes, "run_loop", noted)
-    return names
 
 
 @pytest.mark.parametrize("paired", LAYOUTS.values(), ids=LAYOUTS)

@@ -38,20 +38,6 @@ from hydragnn_hpo.model.kernels import (
 from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
 
 
-@pytest.fixture
-def loops(monkeypatch):
-    """Names of the loops that run."""
-    names = []
-    run_loop = numba_passes.run_loop
-
-    def noted(name, *inputs):
-        names.append(name)
-        run_loop(name, *inputs)
-
-    monkeypatch.setattr(numba_passes, "run_loop", noted)
-    return names
-
-
 @pytest.mark.parametrize("paired", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("form", SUMS)
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk, molecule
 from ase.io import write
+from structure_files import bound_by_springs
 
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config, to_toml
@@ -91,14 +92,10 @@ def test_a_store_goes_before_a_guess(card, tmp_path):
 @pytest.fixture
 def springs(tmp_path):
     """Atoms bound by springs of 8 eV/angstrom^2, with plus the gradient as forces."""
-    random = np.random.default_rng(0)
     frames = []
-    for _ in range(30):
-        atoms = bulk("Cu", cubic=True)
-        away = random.normal(0.0, 0.04, (4, 3))
-        atoms.positions += away
-        atoms.info["e"] = 4.0 * float((away**2).sum())
-        atoms.arrays["f"] = 8.0 * away
+    for atoms, energy, gradient in bound_by_springs():
+        atoms.info["e"] = energy
+        atoms.arrays["f"] = gradient
         frames.append(atoms)
     write(tmp_path / "springs.extxyz", frames, format="extxyz")
     forces = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "e"}
