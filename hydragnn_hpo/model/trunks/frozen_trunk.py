@@ -231,8 +231,9 @@ def read_trunk(folder: Path, stem: str) -> FrozenTrunk:
             f"{folder / stem}.safetensors: has the checksum {checksum[:16]} in place of "
             f"{card.sha256[:16]}; install hydragnn-hpo again."
         )
-    network = CHGNet(card.config)
-    network.load_state_dict(load(weights))
+    with torch.device("meta"):  # draws no random numbers
+        network = CHGNet(card.config)
+    network.load_state_dict(load(weights), assign=True)
     network.eval().requires_grad_(False)
     fields = {name: getattr(card, name) for name in card.__struct_fields__}
     identity = hashlib.sha256(b"%d %b" % (ADAPTER, description)).hexdigest()
