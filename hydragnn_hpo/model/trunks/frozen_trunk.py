@@ -231,9 +231,9 @@ def read_trunk(folder: Path, stem: str) -> FrozenTrunk:
             f"{folder / stem}.safetensors: has the checksum {checksum[:16]} in place of "
             f"{card.sha256[:16]}; install hydragnn-hpo again."
         )
-    with torch.device("meta"):  # draws no random numbers
+    with torch.random.fork_rng(devices=[]):  # layers draw weights that are overwritten
         network = CHGNet(card.config)
-    network.load_state_dict(load(weights), assign=True)
+    network.load_state_dict(load(weights))
     network.eval().requires_grad_(False)
     fields = {name: getattr(card, name) for name in card.__struct_fields__}
     identity = hashlib.sha256(b"%d %b" % (ADAPTER, description)).hexdigest()
