@@ -77,7 +77,7 @@ class RadialBasis(nn.Module):
 
 
 class AngularBasis(nn.Module):
-    """Fourier series of an angle with learned frequencies. Source: Deng et al. (2023), eq. 10."""
+    """Fourier series of an angle with learned frequencies. Source: Deng et al. (2023), methods."""
 
     def __init__(self, size: int) -> None:
         """Allocate the frequencies of ``size`` = A functions: 1 constant, sines and cosines."""
@@ -94,7 +94,7 @@ class AngularBasis(nn.Module):
 
 
 def add_rows(tables: Sequence[Tensor], rows: Tensor) -> Tensor:
-    """Add one row of each table, in a quarter of the time of gathers and sums.
+    """Add one row of each table, in a quarter of the time of gathers and additions.
 
     Args:
         tables: arrays of F columns.
@@ -337,6 +337,7 @@ class CHGNet(nn.Module):
         Returns:
             [N, L, F], L = 1 + ``convolutions``.
         """
+        assert batch.edge_index.shape[1] == 2 * batch.num_pairs, "an edge has no reverse"
         links, vectors = pair_vectors(batch)
         lengths = torch.linalg.vector_norm(vectors, dim=1)
         short = (lengths < self.config.angle_cutoff).nonzero().squeeze(1)

@@ -268,6 +268,7 @@ def read_trunk(folder: Path, stem: str) -> FrozenTrunk:
             f"{folder / stem}.safetensors: has the checksum {checksum[:16]} in place of "
             f"{card.sha256[:16]}; install hydragnn-hpo again."
         )
-    network = CHGNet(card.config)
+    with torch.random.fork_rng(devices=[]):  # layers draw weights that are overwritten
+        network = CHGNet(card.config)
     network.load_state_dict(load(weights))
     return _freeze(card, network)

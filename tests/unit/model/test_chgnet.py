@@ -162,12 +162,27 @@ def test_the_card_says_where_weights_come_from():
     trunk = find_trunk("chgnet")
     assert (trunk.name, trunk.version, trunk.licence) == ("chgnet", "0.3.0", "BSD-3-Clause-LBNL")
     assert (trunk.layers, trunk.width, trunk.cutoff) == (5, 64, 6.0)
-    assert len(trunk.elements) == 89  # Deng et al. (2023), abstract of the data set
+    assert len(trunk.elements) == 89  # MPtrj, Deng et al. (2023)
     assert "Deng" in trunk.citation
     assert "MPtrj" in trunk.trained_on
     assert len(trunk.checksum) == 64
     assert find_trunk("chgnet") is trunk
     assert "University of California" in (FOLDER / f"{STEM}.LICENSE.txt").read_text()
+
+
+def test_elements_are_those_whose_embeddings_were_trained():
+    """Others keep the normal distribution of unit width from which they were drawn."""
+    trunk = find_trunk("chgnet")
+    width = trunk.network.elements.weight.std(dim=1)
+    trained = np.flatnonzero(width.numpy() > 1.2) + 1
+    assert trained.tolist() == sorted(trunk.elements)
+
+
+def test_reading_draws_no_random_numbers():
+    state = torch.get_rng_state()
+    trunk = read_trunk(FOLDER, STEM)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(weight.requires_grad for weight in trunk.network.parameters())
 
 
 def test_unknown_names_are_refused():
