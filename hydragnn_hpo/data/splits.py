@@ -138,6 +138,8 @@ class SplitProposal:
     """Value of that property that means test."""
     published_why: str | None
     """Which parts of the published split are kept, for a comment in the card."""
+    test_share: float | None
+    """Share of the structures that the published split keeps for test; None where there is none."""
     why: str
     """Reason for the group, for a comment in the card."""
     warning: str | None
@@ -165,7 +167,8 @@ def propose_split(
     named_splits = ((k, _find_test(counts, read)) for k, counts in full.items())
     published, test = next(((k, t) for k, t in named_splits if t is not None), (None, "test"))
     kept = None if published is None else _explain_published(published, test, full[published], read)
-    known = (published, test, kept)
+    share = None if published is None else full[published].get(test, 0) / read
+    known = (published, test, kept, share)
     if compositions >= MIN_COMPOSITIONS:
         scaled = total > read and compositions > read / 2
         groups = round(compositions * total / read) if scaled else compositions

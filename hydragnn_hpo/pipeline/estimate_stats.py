@@ -190,15 +190,22 @@ def _assume_stats(card: CardConfig) -> SizeStats:
     }
 
 
-def scale_stats(sample: SizeStats, total: int, card: CardConfig) -> StoreStats:
+def scale_stats(
+    sample: SizeStats, total: int, card: CardConfig, test_share: float | None = None
+) -> StoreStats:
     """Scale the statistics of a sample to the whole data set.
 
     Args:
         sample: as ``data.graph_sizes`` makes them.
         total: structures of the whole.
         card: the data set.
+        test_share: share that a published split keeps for test; that of the card if None.
     """
-    shares = zip(SPLITS, card.split.shares, strict=True)
+    *dealt, test = card.split.shares
+    if test_share is not None:
+        dealt = [share * (1.0 - test_share) / sum(dealt) for share in dealt]
+        test = test_share
+    shares = zip(SPLITS, (*dealt, test), strict=True)
     splits = {split: max(1, round(share * total)) for split, share in shares}
     nodes, edges = sample["nodes"], sample["edges"]
     scaled = {

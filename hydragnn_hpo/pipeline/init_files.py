@@ -150,7 +150,9 @@ def init_from_files(
     card = _parse_card(text, card_path, inspection)
     hints = _make_hints(inspection)
     heads = choose_heads(card, request.targets, hints)
-    stats = scale_stats(inspection.geometry.stats, _count_usable(inspection), card)
+    usable = _count_usable(inspection)
+    sizes = inspection.geometry.stats
+    stats = scale_stats(sizes, usable, card, inspection.split.test_share)
     minutes = request.minutes or MINUTES
     if inspection.geometry.periodic == describe_periodicity([3]):
         hints = _propose_trunks(hints, card, stats, request)

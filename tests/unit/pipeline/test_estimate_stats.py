@@ -20,6 +20,7 @@ from hydragnn_hpo.pipeline.estimate_stats import (
     check_campaign_file,
     check_forces,
     estimate_stats,
+    scale_stats,
 )
 from hydragnn_hpo.pipeline.init_files import InitRequest, init_from_files
 
@@ -164,3 +165,21 @@ def test_features_are_proposed_where_the_model_is_at_home(tmp_path, atoms, minut
         request = InitRequest(targets=("gap",), minutes=minutes, trunks=trunks)
         made = init_from_files([tmp_path / "some.extxyz"], request, {"gap": "eV"}, tmp_path)
         assert ("model.embedding" in made.campaign_text) == (proposed and trunks)
+
+
+def test_a_published_test_split_leaves_the_others_what_is_not_test(tmp_path):
+    """Of 30 structures 20 are test: 10 are dealt by the shares of train, val, sel and cal."""
+    frames = [bulk("Cu") for _ in range(30)]
+    random = np.random.default_rng(0)
+    for number, frame in enumerate(frames):
+        frame.rattle(0.1, rng=random)
+        frame.info |= {"gap": float(random.random()), "part": "train" if number < 10 else "test"}
+    write(tmp_path / "some.extxyz", frames)
+    request = InitRequest(targets=("gap",), minutes=1.0)
+    made = init_from_files([tmp_path / "some.extxyz"], request, {"gap": "eV"}, tmp_path)
+    assert made.inspection.split.test_share == pytest.approx(2 / 3)
+    card = CardConfig(
+        name="it", files=({"path": "x"},), targets={"gap": {"level": "graph", "unit": "eV"}}
+    )
+    scaled = scale_stats(made.inspection.geometry.stats, 30, card, 2 / 3)
+    assert scaled["splits"] == {"train": 7, "val": 1, "sel": 1, "cal": 1, "test": 20}

@@ -1,0 +1,184 @@
+"""Campaigns that may begin from features of foundation models against campaigns that may not.
+
+A cell is a data set, a seed and a way. Both ways are what ``init --minutes 3`` proposes;
+``without`` adds ``--no-trunks``. The time for features is taken from that for the search, so that
+both ways take about as long; each row holds the CPU-seconds of everything, from reading files to
+the ensemble. Slices of the perovskites are those of ``cross.py``: labels and 1,000 test structures
+of other compositions. Each cell becomes a row of ``results/transfer.json``; cells that are there
+are left out, so that a run goes on. CHGNet learned energies and moments of the magnetic crystals,
+but no gaps. ``--quick`` runs one cell of few labels anew. Needs HYDRAGNN_HPO_DATA.
+"""
+
+import json
+import os
+import random
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cross import PEROVSKITES, pool_coverage, slice_card
+from cross import SETS as SLICES
+from record import dry_run, finish, lacks_data, make_parser, run_campaign
+
+RESULTS = Path(__file__).parent / "results/transfer.json"
+QUICK = "castelli_80"
+"""The set of ``--quick``, which counts in no figure of the others."""
+WAYS = ("without", "with")
+SEEDS = {QUICK: 2, "castelli_100": 3, "castelli_200": 3, "castelli_500": 3, "castelli_1000": 3}
+WHOLE = {
+    "perovskites": (PEROVSKITES, SLICES["castelli_200"]["heads"]),
+    "magnetic_crystals": (
+        "mp_magnetic/mp_mag_multihead_760.extxyz.gz",
+        ("e_form", "gap", "magmom_abs"),
+    ),
+    "magnetic_nodes": (
+        "mp_magnetic/mp_mag_nodes_3675.extxyz.gz",
+        ("abs_mag_per_atom", "magmom_abs"),
+    ),
+}
+"""Files and heads, one seed each."""
+SMALL = ("castelli_200", "castelli_1000")
+"""Sets of the figure ``with_over_without_small``."""
+MINUTES = 3.0
+
+
+def write_campaign(name: str, seed: int, way: str, folder: Path) -> Path:
+    """Let ``init`` write the campaign of a cell."""
+    if name in SEEDS:
+        labels = int(name.split("_")[1])
+        SLICES.setdefault(name, {**SLICES["castelli_200"], "labels": labels})
+        file = slice_card(name, labels, seed, folder).with_suffix(".extxyz")
+        file.write_text(re.sub(r" split=\S+", "", file.read_text()))  # another one than ``part``
+        heads = SLICES["castelli_200"]["heads"]
+    else:
+        packed, heads = WHOLE[name]
+        file = Path(os.environ["HYDRAGNN_HPO_DATA"]) / packed
+    out = folder / f"{name}_{seed}_{way}.campaign"
+    minutes = 1.0 if name == QUICK else MINUTES
+    words = ["init", str(file), "--minutes", str(minutes), "--out", str(out)]
+    words += [word for head in heads for word in ("--target", head)]
+    words += ["--no-trunks"] if way == "without" else []
+    subprocess.run([sys.executable, "-m", "hydragnn_hpo", *words], check=True, stdout=sys.stderr)
+    (path,) = out.glob("*_search.toml")
+    path.write_text(path.read_text().replace("seed = 0", f"seed = {seed}", 1))
+    return path
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run_cell(name: str, seed: int, way: str, folder: Path) -> dict[str, Any]:
+    """Run the campaign of a cell, and return its row."""
+    out = folder / f"{name}_{seed}_{way}"
+    campaign = write_campaign(name, seed, way, folder)
+    before = cpu_seconds()
+    run_campaign(campaign, out)
+    used = cpu_seconds() - before
+    heads = json.loads((out / "report/ensemble.json").read_text())["heads"]
+    figures = json.loads((out / "summary.json").read_text())["figures"]
+    return {
+        "set": name,
+        "seed": seed,
+        "way": way,
+        "cpu_seconds": round(used, 1),
+        "slot_seconds": round(figures["slot_seconds"], 1),
+        "trials": figures["trials"],
+        "heads": {head: judge_head(scores) for head, scores in heads.items()},
+    }
+
+
+def judge_head(scores: dict[str, Any]) -> dict[str, Any]:
+    """Return the errors of a head on the test split, and the values that its intervals hold."""
+    row = {key: scores[key] for key in ("test_mae", "single_mae", "mean_baseline_mae")}
+    rows = scores["test_rows"]
+    return row | {"rows": rows, "inside": round(rows * scores["coverage90"])}
+
+
+def ratios_of(rows: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, float]]:
+    """Return the error with features over that without, by head, of all cells that have both."""
+    cells = {(row["set"], row["seed"], row["way"]): row["heads"] for row in rows}
+    ratios = {}
+    for (name, seed, way), heads in cells.items():
+        other = cells.get((name, seed, "without"))
+        if way == "with" and other is not None:
+            ratios[name, seed] = {h: heads[h]["test_mae"] / other[h]["test_mae"] for h in heads}
+    return ratios
+
+
+def summarize(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the figures of all cells that both ways have, but for those of ``QUICK``."""
+    rows = [row for row in rows if row["set"] != QUICK]
+    ratios = ratios_of(rows)
+
+    def mean_of(*sets: str) -> float:
+        values = [v for (name, _), heads in ratios.items() if name in sets for v in heads.values()]
+        return statistics.mean(values) if values else float("nan")
+
+    by_head: dict[tuple[str, str], list[float]] = {}
+    for (name, _), heads in ratios.items():
+        for head, ratio in heads.items():
+            by_head.setdefault((name, head), []).append(ratio)
+    used = {way: sum(r["cpu_seconds"] for r in rows if r["way"] == way) for way in WAYS}
+    every = [name for name in (*SEEDS, *WHOLE) if name != QUICK]
+    return {
+        "cells": len(rows),
+        "with_over_without_small": mean_of(*SMALL),
+        "with_over_without_whole": mean_of(*WHOLE),
+        "with_over_without_max": max(map(statistics.mean, by_head.values()), default=float("nan")),
+        **{f"with_over_without_{name}": mean_of(name) for name in every},
+        "cpu_with_over_without": used["with"] / max(used["without"], 1e-9),
+        "coverage_pooled": pool_coverage(
+            [head for row in rows if row["way"] == "with" for head in row["heads"].values()]
+        ),
+    }
+
+
+def compare_quick(rows: list[dict[str, Any]], seed: int, folder: Path) -> dict[str, float]:
+    """Run a recorded cell of ``QUICK`` anew, and return how far it is from its row."""
+    known = [row for row in rows if row["set"] == QUICK]
+    row = random.Random(seed).choice(known)
+    again = run_cell(row["set"], row["seed"], row["way"], folder)
+    gaps = [
+        abs(again["heads"][head]["test_mae"] / old["test_mae"] - 1.0)
+        for head, old in row["heads"].items()
+    ]
+    return {"row_difference": max(gaps)}
+
+
+def main() -> None:
+    parser = make_parser(__doc__, "one cell anew, not recorded")
+    parser.add_argument("--pick", type=int, default=1, help="seed that chooses the quick cell")
+    parser.add_argument("--sets", nargs="+", choices=(*SEEDS, *WHOLE), default=(*SEEDS, *WHOLE))
+    parser.add_argument("--seeds", type=int, default=99, help="most seeds of a set")
+    options = parser.parse_args()
+    if lacks_data(__file__):
+        return None
+    rows = list(json.loads(RESULTS.read_text())["rows"]) if RESULTS.exists() else []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        if options.smoke:
+            dry_run(write_campaign(QUICK, 1, "with", folder))
+            return finish(__file__, {"cells": len(rows)}, keep=False)
+        if options.quick:
+            result = compare_quick(rows, options.pick, folder)
+            return finish(__file__, summarize(rows) | result, keep=False)
+        done = {(row["set"], row["seed"], row["way"]) for row in rows}
+        for name in options.sets:
+            for seed in range(1, min(options.seeds, SEEDS.get(name, 1)) + 1):
+                for way in WAYS:
+                    if (name, seed, way) not in done:
+                        rows.append(run_cell(name, seed, way, folder))
+                        finish(__file__, summarize(rows), keep=True, rows=rows)
+    return finish(__file__, summarize(rows), keep=True, rows=rows)
+
+
+if __name__ == "__main__":
+    main()
