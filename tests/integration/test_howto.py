@@ -6,7 +6,7 @@ from tutorials import PageRunner
 
 @pytest.mark.release
 @pytest.mark.parametrize(
-    "name", ["crystals", "forces_and_md", "units_and_splits", "smiles", "clusters"]
+    "name", ["crystals", "few_labels", "forces_and_md", "units_and_splits", "smiles", "clusters"]
 )
 def test_a_guide_works_as_it_stands(page_runner: PageRunner, name: str) -> None:
     if name == "smiles":
