@@ -83,6 +83,13 @@ def test_forces_are_refused_and_energies_given(frozen_run, graphs):
         atoms.get_forces()
 
 
+def test_the_model_card_names_what_the_model_has_seen(frozen_run):
+    with zipfile.ZipFile(frozen_run / "ensemble.zip") as file:
+        card = file.read("MODEL_CARD.md").decode()
+    assert "Features of CHGNet 0.3.0, trained on relaxations of inorganic crystals" in card
+    assert "gives forces" not in card
+
+
 def test_elements_that_the_model_has_not_seen_are_refused(ensemble):
     with pytest.raises(DataError, match="has Po, on which CHGNet 0.3.0 was not trained"):
         ensemble.predict(bulk("Po", "sc", a=3.35))
