@@ -508,10 +508,8 @@ class Ensemble:
         kept = self._embedded
         if kept is None or kept[0] is not graphs or not np.array_equal(kept[1], indices):
             columns = graphs.take(indices)
-            features = {
-                name: flat_features(self.trunks.setdefault(name, find_trunk(name)), columns)
-                for name in lacking
-            }
+            trunks = {name: self.trunks.get(name) or find_trunk(name) for name in lacking}
+            features = {name: flat_features(trunk, columns) for name, trunk in trunks.items()}
             made = replace(columns, features={**columns.features, **features})
             kept = self._embedded = (graphs, indices, made)
         return kept[2], rows

@@ -5,7 +5,13 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from hydragnn_hpo.campaign import ForecastMachine, SearchBudget, fit_budget, settle
+from hydragnn_hpo.campaign import (
+    ForecastMachine,
+    SearchBudget,
+    fit_budget,
+    price_features,
+    settle,
+)
 from hydragnn_hpo.config import (
     CampaignConfig,
     find_profile,
@@ -168,7 +174,9 @@ def fit_to_time(
 
     stats = data_of_campaign(config, source, run, None).stats
     assert stats is not None  # only a campaign whose trials are a command has none
-    budget, _ = fit_budget(make, _describe_here(config), stats, (), 60.0 * minutes)
+    first = sum(price.seconds for price in price_features(config, stats))
+    seconds = 60.0 * minutes - min(first, 30.0 * minutes)
+    budget, _ = fit_budget(make, _describe_here(config), stats, (), seconds)
     return merge_tables(changes, sizes_of(budget)), budget.why
 
 
