@@ -15,7 +15,6 @@ from hydragnn_hpo.cli.arguments import (
     DeviceOption,
     DryRunOption,
     EnsembleArgument,
-    EnsembleOption,
     JsonOption,
     RunArgument,
     TrustOption,
@@ -406,7 +405,13 @@ def diversity_table(table: "EnsembleTable") -> "FittedTable":
 
 def pick(
     files: FilesArgument,
-    ensemble: EnsembleOption,
+    ensemble: Annotated[
+        Path | None, typer.Option(help="An ensemble.zip, or a run directory.")
+    ] = None,
+    trunk: Annotated[
+        str | None,
+        typer.Option(help="Foundation model in place of an ensemble, where nothing has labels."),
+    ] = None,
     out: OutOption = Path("picked.extxyz"),
     number: NumberOption = 100,
     by: ByOption = None,
@@ -432,6 +437,16 @@ def pick(
     )
 
     check_picks_format(out)
+    if trunk is not None or ensemble is None:
+        if trunk is None or ensemble is not None or by is not None or low > 0 or high is not None:
+            raise ConfigError(
+                "name either an ensemble (--ensemble), or a foundation model (--trunk chgnet) "
+                "without --by, --low and --high."
+            )
+        picked = _pick_unlike(trunk, files, out, number, dry_run)
+        if picked is not None:
+            _print_picks(picked, out, as_json=as_json)
+        return
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
     request = PickRequest(number, by, low, float("inf") if high is None else high, unseen)
     make_ranking(model, request)
@@ -442,8 +457,45 @@ def pick(
         return
     refuse_to_replace(list_input_sources(files), ensemble_file(ensemble), out)
     picked = pick_structures(model, _pool(files, model.rules), request)
-    write_picks(out, model.manifest, picked)
+    write_picks(out, model.manifest.attributes, picked)
     _print_picks(picked, out, as_json=as_json)
+
+
+def _pick_unlike(
+    trunk: str, files: list[Path], out: Path, number: int, dry_run: bool
+) -> "PickResult | None":
+    """Pick structures by the features of a foundation model.
+
+    Args:
+        trunk: its name.
+        files: the pool.
+        out: file to write.
+        number: structures to pick.
+        dry_run: whether to say only what would be done.
+
+    Returns:
+        The picks, written to ``out``; None if only told.
+    """
+    from hydragnn_hpo.ensemble import (
+        list_input_sources,
+        pick_unlike,
+        refuse_to_replace,
+        rules_for,
+        write_picks,
+    )
+    from hydragnn_hpo.model.trunks import find_trunk
+
+    model = find_trunk(trunk)
+    files = [shipped_or_path(path) for path in files]
+    if dry_run:
+        pool = ", ".join(map(str, files))
+        typer.echo(f"would compare {pool} by features of {trunk}, write {number} to {out}")
+        return None
+    refuse_to_replace(list_input_sources(files), None, out)
+    rules = rules_for(model.cutoff, trunks=(trunk,))
+    picked = pick_unlike(model, _pool(files, rules), number)
+    write_picks(out, {}, picked)
+    return picked
 
 
 def _print_picks(picked: "PickResult", out: Path, *, as_json: bool) -> None:

@@ -55,6 +55,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "ensemble pick": (
         "hydragnn-hpo ensemble pick pool.extxyz --ensemble runs/first --n 50 --out next.extxyz",
+        "hydragnn-hpo ensemble pick pool.extxyz --trunk chgnet --n 50 --out first.extxyz",
     ),
     "ensemble export": (
         "hydragnn-hpo ensemble export runs/first/ensemble.zip --target torch --out model.pt2",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         check_picks_format,
         make_ranking,
         pick_structures,
+        pick_unlike,
         picks_to_plain,
         write_picks,
     )
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         list_input_sources,
         read_structures,
         refuse_to_replace,
+        rules_for,
     )
     from hydragnn_hpo.ensemble.torch_export import export_program
     from hydragnn_hpo.ensemble.uncertainty_scores import (
@@ -115,6 +117,7 @@ __all__ = [
     "match_card_labels",
     "parse_label_options",
     "pick_structures",
+    "pick_unlike",
     "picks_to_plain",
     "predict_as_rank",
     "predict_chunks",
@@ -124,6 +127,7 @@ __all__ = [
     "read_split",
     "read_structures",
     "refuse_to_replace",
+    "rules_for",
     "render_model_card",
     "stream_rows",
     "write_artefact",

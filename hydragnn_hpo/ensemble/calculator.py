@@ -14,7 +14,6 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import ELEMENTS, TRUNKS
 from hydragnn_hpo.data import (
     Columns,
     Graph,
@@ -30,6 +29,8 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
     compute_derivatives,
     find_energy_head,
     find_forces_head,
+    frozen_error,
+    reads_features,
 )
 from hydragnn_hpo.ensemble.inference import Ensemble, describe_heads
 from hydragnn_hpo.ensemble.structure_batches import graph_of_atoms
@@ -253,6 +254,7 @@ class EnsembleCalculator(Calculator):
 
         Raises:
             DataError: the structure cannot become a graph.
+            ConfigError: forces or stress are named, and the energy has none.
         """
         super().calculate(  # type: ignore[no-untyped-call]
             atoms, list(properties), list(system_changes)
@@ -260,8 +262,9 @@ class EnsembleCalculator(Calculator):
         assert self.atoms is not None, "ASE calculates without atoms"
         columns = self.neighbors.columns(self.atoms)
         only = np.zeros(1, dtype=np.int64)
-        if self.frozen:
-            self._refuse_derivatives(properties)
+        if reads_features(self.ensemble, self.target):
+            if any(name.startswith(("forces", "stress")) for name in properties):
+                raise frozen_error(self.ensemble)
             energy = EnergyDerivatives(self.ensemble.moments(columns, only)[self.target])
             self.results = {
                 **self._energies(columns, only, energy),
@@ -275,28 +278,6 @@ class EnsembleCalculator(Calculator):
             **(_stress(derivatives) if self.atoms.pbc.all() else {}),
             **self._responses(columns, properties),
         }
-
-    @property
-    def frozen(self) -> bool:
-        """Whether the energy rests on features that are not differentiated by positions."""
-        return any(
-            member.model.trunk.frozen is not None
-            for member in self.ensemble.members
-            if self.target in member.weights
-        )
-
-    def _refuse_derivatives(self, properties: Sequence[str]) -> None:
-        """Raise ConfigError if forces or stress are requested."""
-        for name in properties:
-            if name.startswith(("forces", "stress")):
-                trunks = " and ".join(
-                    TRUNKS[trunk].title for trunk in self.ensemble.manifest.trunks
-                )
-                raise ConfigError(
-                    f"the ensemble has no {name.partition('_')[0]}: its energy begins from "
-                    f"features of {trunks}, which are not differentiated by positions: train with "
-                    f'model.embedding = "{ELEMENTS}" for dynamics and relaxations.'
-                )
 
     def _energies(
         self, columns: Columns, only: np.ndarray, derivatives: EnergyDerivatives

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from hydragnn_hpo.config import ELEMENTS, TRUNKS
 from hydragnn_hpo.data import Batch, GraphSet
 from hydragnn_hpo.ensemble.calibrate import Moments
 from hydragnn_hpo.ensemble.engine import Member, member_batches
@@ -51,7 +52,12 @@ def compute_derivatives(
         target: the energy head.
         graphs: graphs with edges up to the ensemble's cutoff.
         indices: positions of the graphs of the batch, [G].
+
+    Raises:
+        ConfigError: a member's energy begins from features without derivatives.
     """
+    if reads_features(ensemble, target):
+        raise frozen_error(ensemble)
     derivatives = EnergyDerivatives()
     per_atom = ensemble.manifest.heads[target].energy == "per_atom"
     members = [member for member in ensemble.members if target in member.weights]
@@ -63,6 +69,21 @@ def compute_derivatives(
         derivatives.forces.add(as_array(forces), weight)
         derivatives.stress.add(as_array(stress), weight)
     return derivatives
+
+
+def reads_features(ensemble: Ensemble, target: str) -> bool:
+    """Check whether a head rests on features that are not differentiated by positions."""
+    members = [member for member in ensemble.members if target in member.weights]
+    return any(member.model.trunk.frozen is not None for member in members)
+
+
+def frozen_error(ensemble: Ensemble) -> ConfigError:
+    """Return the error for forces or stress of an ensemble that begins from features."""
+    titles = " and ".join(TRUNKS[name].title for name in ensemble.manifest.trunks)
+    return ConfigError(
+        f"the ensemble has no forces and no stress: its energy begins from features of {titles}, "
+        f'which are not differentiated by positions: train with model.embedding = "{ELEMENTS}".'
+    )
 
 
 def differentiate(

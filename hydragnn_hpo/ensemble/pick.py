@@ -1,5 +1,7 @@
 """Pick structures to label: uncertain ones that differ in their learned descriptors.
 
+Without an ensemble they are picked by the features of a foundation model alone.
+
 Each structure of a streamed pool gets a score. Of those with the highest scores, structures are
 picked one by one, each far from those picked before. Distances are those of descriptors, which are
 computed from the features of the members.
@@ -19,6 +21,7 @@ import numpy as np
 from ase import Atoms
 from ase.io import write as write_atoms
 
+from hydragnn_hpo.config import AttributeConfig
 from hydragnn_hpo.data import Columns, join_columns
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.calibrate import Calibration
@@ -36,6 +39,8 @@ from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.metrics_log import replace_nonfinite
+from hydragnn_hpo.model.trunks import FrozenTrunk
+from hydragnn_hpo.model.trunks.embed import flat_features
 from hydragnn_hpo.units import inside
 
 SAME = 0.01
@@ -114,8 +119,8 @@ def compute_descriptors(ensemble: Ensemble, columns: Columns) -> np.ndarray:
     rotated, translated or repeated as a supercell.
     """
     features: dict[str, list[np.ndarray]] = {member.trial: [] for member in ensemble.members}
-    every = np.arange(columns.num_graphs)
-    for member, of_batch in stream_features(ensemble.members, columns, every, ensemble.device):
+    graphs, every = ensemble.embed(columns, np.arange(columns.num_graphs))
+    for member, of_batch in stream_features(ensemble.members, graphs, every, ensemble.device):
         features[member.trial].append(of_batch[GRAPH])
     each = [standardize(np.concatenate(parts)) for parts in features.values() if parts]
     if not each:
@@ -305,6 +310,57 @@ def pick_structures(
     return result
 
 
+def pick_unlike(trunk: FrozenTrunk, pool: Iterable[Structures], count: int) -> PickResult:
+    """Pick the structures of a pool that are most unlike each other; no label is needed.
+
+    Structures are described by mean and standard deviation over their atoms of the features of a
+    foundation model. The whole pool is kept in memory.
+
+    Args:
+        trunk: the foundation model.
+        pool: the structures, a batch at a time, read with rules that name the model.
+        count: number of structures to pick.
+
+    Raises:
+        DataError: the pool holds nothing that can be picked.
+    """
+    result = PickResult()
+    candidates: list[PoolCandidate] = []
+    parts = [np.zeros((0, 1))]
+    for structures in pool:
+        columns = structures.columns
+        result.counts += Counter(read=len(structures.ids), bad=len(structures.errors))
+        if columns.num_graphs:
+            parts.append(_describe_by_features(trunk, columns))
+        names = [n for place, n in enumerate(structures.ids) if place not in structures.errors]
+        for row, name in enumerate(names):
+            structure = columns.take(np.array([row]))
+            candidates.append(PoolCandidate(name, 1.0, structure, {}, "ok"))
+    if not candidates:
+        raise DataError("the pool holds nothing to pick; give other structures.")
+    points = standardize(np.concatenate(parts[1:]))
+    choice = farthest_first(points, np.ones(len(points)), count)
+    result.candidates = [candidates[row] for row in choice.rows]
+    result.distances = [None if np.isinf(far) else float(far) for far in choice.distances]
+    result.counts["same"] = choice.duplicates
+    result.mean_distance = mean_distance(points[choice.rows])
+    result.mean_distance_top = mean_distance(points[: len(choice.rows)])
+    return result
+
+
+def _describe_by_features(trunk: FrozenTrunk, columns: Columns) -> np.ndarray:
+    """Return mean and standard deviation of features over the atoms of structures, [G, 2 F]."""
+    values = flat_features(trunk, columns).astype(np.float64)
+    counts = columns.num_nodes()[:, None]
+    starts = columns.node_offset[:-1]
+    mean = np.add.reduceat(values, starts) / counts
+    square = np.add.reduceat(values**2, starts) / counts
+    described: np.ndarray = np.concatenate(
+        (mean, np.sqrt(np.maximum(square - mean**2, 0.0))), axis=1
+    )
+    return described
+
+
 @dataclass(frozen=True)
 class Ranking:
     """How a pool is ranked: by heads, by a forces head, or by the gradient of an energy head."""
@@ -487,7 +543,7 @@ def picks_to_plain(result: PickResult) -> PickTable:
     return plain
 
 
-def write_picks(path: Path, manifest: Manifest, result: PickResult) -> None:
+def write_picks(path: Path, attributes: Mapping[str, AttributeConfig], result: PickResult) -> None:
     """Write the picked structures as extended XYZ, in the order of picking.
 
     ``info`` of each frame holds its ``PickRow`` without None, and the known properties that the
@@ -495,12 +551,12 @@ def write_picks(path: Path, manifest: Manifest, result: PickResult) -> None:
 
     Args:
         path: the file to write.
-        manifest: manifest of the ensemble, for names and units of known properties.
+        attributes: known properties that the ensemble takes as input, by name.
         result: result of the pick.
     """
     frames = []
     for entry, candidate in zip(picks_to_plain(result)["picked"], result.candidates, strict=True):
-        atoms = _to_atoms(candidate, manifest)
+        atoms = _to_atoms(candidate, attributes)
         atoms.info |= {key: value for key, value in entry.items() if value is not None}
         frames.append(atoms)
     text = io.StringIO()
@@ -508,12 +564,12 @@ def write_picks(path: Path, manifest: Manifest, result: PickResult) -> None:
     write_text(path, text.getvalue())
 
 
-def _to_atoms(candidate: PoolCandidate, manifest: Manifest) -> Atoms:
+def _to_atoms(candidate: PoolCandidate, attributes: Mapping[str, AttributeConfig]) -> Atoms:
     """Return a picked structure with its known properties in the units of the input."""
     graph = candidate.structure
     known = {
         item.key or name: float(graph.attributes[name][0]) / inside(item.unit)[0]
-        for name, item in manifest.attributes.items()
+        for name, item in attributes.items()
     }
     pbc = graph.pbc[0].tolist()
     return Atoms(graph.numbers, graph.positions, cell=graph.cell[0], pbc=pbc, info=known)

@@ -127,18 +127,19 @@ def list_input_sources(paths: Sequence[Path]) -> list[InputSource]:
     return sources
 
 
-def refuse_to_replace(sources: Sequence[InputSource], ensemble: Path, out: Path) -> None:
+def refuse_to_replace(sources: Sequence[InputSource], ensemble: Path | None, out: Path) -> None:
     """Refuse an output that is one of the inputs, which would be lost.
 
     Args:
         sources: the structures.
-        ensemble: file of the ensemble.
+        ensemble: file of the ensemble; None without one.
         out: file to write.
 
     Raises:
         ConfigError: the output is one of the inputs.
     """
-    for path in (ensemble, *(path for source in sources for path in source.paths)):
+    own = [] if ensemble is None else [ensemble]
+    for path in (*own, *(path for source in sources for path in source.paths)):
         if path != STDIN and out.exists() and strip_index(path).samefile(out):
             raise ConfigError(f"{out}: is read from; give --out another name.")
 

@@ -15,8 +15,11 @@ from hydragnn_hpo.data import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.pick import PickRequest, pick_structures, pick_unlike
 from hydragnn_hpo.ensemble.prune import prune_members
+from hydragnn_hpo.ensemble.structure_batches import Structures, columns_of_atoms, rules_for
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.model.trunks import find_trunk
 from hydragnn_hpo.model.trunks.embed import feature_cache
 
 ABOUT, WEIGHTS = "trunks/chgnet.json", "trunks/chgnet.safetensors"
@@ -79,8 +82,36 @@ def test_forces_are_refused_and_energies_given(frozen_run, graphs):
     direct = Ensemble.load(frozen_run / "ensemble.zip", precision="fp64").predict(atoms)
     expected = direct.heads["energy"].mean[0, 0] * len(atoms)
     assert atoms.get_potential_energy() == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(ConfigError, match="no forces: its energy begins from features of CHGNet"):
+    with pytest.raises(ConfigError, match="no forces and .* begins from features of CHGNet 0.3.0"):
         atoms.get_forces()
+
+
+def test_structures_are_picked_and_forces_of_features_rank_none(ensemble, graphs):
+    several = [as_atoms(graphs, row) for row in range(8)]
+    columns = columns_of_atoms(several, ensemble.rules)
+    pool = [Structures(columns, tuple("abcdefgh"), {})]
+    assert len(pick_structures(ensemble, pool, PickRequest(3)).candidates) == 3
+    with pytest.raises(ConfigError, match="no forces and no stress"):
+        pick_structures(ensemble, pool, PickRequest(3, by="forces"))
+
+
+def test_without_labels_unlike_structures_are_picked_first():
+    """Two groups of near copies and a stranger: three picks take one of each."""
+    trunk = find_trunk("chgnet")
+    several = [bulk("Cu", a=3.6 + 0.001 * n) for n in range(4)]
+    several += [bulk("NaCl", "rocksalt", a=5.6 + 0.001 * n) for n in range(4)]
+    several += [bulk("Si"), bulk("Si") * (2, 1, 1)]
+    pool = [
+        Structures(columns_of_atoms(some, rules_for(6.0)), tuple(map(str, range(5))), {})
+        for some in (several[:5], several[5:])
+    ]
+    picked = pick_unlike(trunk, pool, 3)
+    kinds = {candidate.structure.numbers[0] for candidate in picked.candidates}
+    assert kinds == {29, 11, 14}
+    every = pick_unlike(trunk, pool, 10)
+    assert every.counts["same"] >= 1, "a supercell is the same crystal"
+    assert every.distances[0] is None
+    np.testing.assert_array_less(every.distances[2:], every.distances[1:-1])
 
 
 def test_the_model_card_names_what_the_model_has_seen(frozen_run):
