@@ -678,8 +678,7 @@ def _check_intact_store(index: Index, settings: ReportSettings, progress: Progre
             scan, spreads, find_near_pairs(signatures, scan.num_nodes, tolerance)
         ),
         "forces": forces,
-        "serious": _shares_with_train(leakage)
-        or any(f["verdict"] == "contradict" for f in forces),
+        "serious": _shares_with_train(leakage) or any(f["verdict"] == "contradict" for f in forces),
     }
     return Findings(report, scan, spreads)
 
