@@ -74,7 +74,7 @@ def _slopes_by_ends(kind: str, call: EdgeCall, given: Inputs, constants: Constan
         constants: of the loops.
     """
     slopes = [empty_like(each) for each in call.inputs]
-    nodes, pairs = len(call.inputs[0]), len(call.inputs[2])
+    nodes, pairs = (call.inputs[slot].shape[0] for slot in (0, 2))
     sizes, ways = _sizes(call, pairs)
     s, r, by_r, r_starts, by_s, s_starts = call.links.arrays
     for slot, edges in ((0, (s, by_r, r_starts)), (1, (r, by_s, s_starts))):
