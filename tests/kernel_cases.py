@@ -225,3 +225,27 @@ def kernel_functions(paired):
         results = partial(differentiate, case)
         inputs = draw_edges(case, (links, rows))
         yield f"edge function {case}", results, inputs, links
+
+
+def assert_same_net(make, graphs, kernels, loops, **sizes):
+    """Compare energies, forces and gradients of a net with loops and without.
+
+    Args:
+        make: the fixture.
+        graphs: to which an isolated atom is added.
+        kernels: the loops that the net has.
+        loops: what has run; filled by these loops alone.
+        sizes: of the net.
+    """
+    alone = make.graph(*make.atoms(3, count=1, periodic=False))
+    batch = make.batch(*graphs, alone)
+    results = []
+    for each in ("eager", kernels):
+        net = make.net({"energy": {}, "forces": {}}, kernels=each, **sizes).train()
+        out = net(batch)
+        loss = out["forces"].square().sum() + out["energy"].square().sum()
+        results.append([*out.values(), *torch.autograd.grad(loss, list(net.parameters()))])
+        assert bool(loops) == (each == kernels)
+    for values, wanted in zip(*results[::-1], strict=True):
+        scale = max(float(wanted.detach().abs().max()), 1e-3)
+        torch.testing.assert_close(values, wanted, rtol=0, atol=1e-10 * scale)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         rung_of,
         sample_configurations,
     )
-    from hydragnn_hpo.campaign.history import Epoch, JournalHistory, TrialHistory
+    from hydragnn_hpo.campaign.history import JournalHistory, TrialHistory
     from hydragnn_hpo.campaign.joining import AllocationMember, patient
     from hydragnn_hpo.campaign.journal import JournalFollower, JournalReplaced, read_journal
     from hydragnn_hpo.campaign.network_probe import probe_network
@@ -75,7 +75,6 @@ __all__ = [
     "Controller",
     "DataFacts",
     "Drained",
-    "Epoch",
     "Forecast",
     "ForecastMachine",
     "JournalFold",

@@ -165,7 +165,7 @@ def build_status(
         ends_in=ends_in,
         joules=sum(trial.joules for trial in state.trials.values()),
         energy=replace(state.energy),  # the fold goes on
-        failures=_failures(state),
+        failures=dict(Counter(str(t.reason) for t in state.with_status("failed")).most_common()),
     )
 
 
@@ -219,10 +219,6 @@ def find_conv(trial: Trial, config: CampaignConfig) -> str:
         config: the campaign, whose ``[trial]`` has the fixed values.
     """
     return str((fixed_values(config.trial) | trial.values).get("model.conv", ""))
-
-
-def _failures(state: State) -> dict[str, int]:
-    return dict(Counter(str(trial.reason) for trial in state.with_status("failed")).most_common())
 
 
 def _phase(state: State, rungs: Sequence[int], trials: int) -> str:

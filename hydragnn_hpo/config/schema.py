@@ -240,7 +240,8 @@ def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
     field = config.model_fields.get(str(location[-1])) if config else None
     if first["type"] in _LIMITS and field is not None and field.description:
         meaning = re.split(r"[.:;](?:\s|$)", field.description, maxsplit=1)[0]
-        wanted += f" ({_lower(' '.join(meaning.replace('`', '').split()))})"
+        meaning = " ".join(meaning.replace("`", "").split())
+        wanted += f" ({meaning[:1].lower()}{meaning[1:]})"
     name = f"'{place}'" if place else "all of it"
     return f"{name} is {_shown(first.get('input'))}: write {wanted}."
 
@@ -370,10 +371,6 @@ def _shown(value: Any) -> str:
 
 def _clip(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def _lower(message: str) -> str:
-    return message[:1].lower() + message[1:]
 
 
 def to_toml(values: Mapping[str, Any]) -> str:

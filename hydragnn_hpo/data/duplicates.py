@@ -62,7 +62,7 @@ def composition_keys(
         first = np.searchsorted(owner, np.arange(len(num_nodes)))
         counts = counts // np.gcd.reduceat(counts, first)[owner]
     mixed = _scatter_bits(
-        (pairs % ELEMENTS).astype(np.uint64) + np.uint64(ELEMENTS) * _to_unsigned(counts)
+        (pairs % ELEMENTS).astype(np.uint64) + np.uint64(ELEMENTS) * counts.astype(np.uint64)
     )
     keys = np.zeros(len(num_nodes), dtype=np.uint64)
     np.add.at(keys, owner, mixed)
@@ -154,10 +154,6 @@ def _sort_nearest_edges(
     lengths = lengths[order]
     by_place = np.lexsort((lengths, place))
     return place[by_place], lengths[by_place]
-
-
-def _to_unsigned(values: NDArray[np.int64]) -> NDArray[np.uint64]:
-    return values.astype(np.uint64)
 
 
 def _scatter_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

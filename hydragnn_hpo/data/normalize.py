@@ -222,6 +222,10 @@ def fit_target_stats(
     return {name: _describe(columns, name, target) for name, target in targets.items()}
 
 
+_OF_VALUES = ("mean", "means", "atom_mean", "std", "min", "max", "count", "mad", "elements")
+"""Statistics of a target that follow from its values."""
+
+
 def refit_target_stats(columns: Columns, name: str, stats: TargetStats) -> TargetStats:
     """Describe a target that has statistics by its values in another train split.
 
@@ -244,20 +248,8 @@ def refit_target_stats(columns: Columns, name: str, stats: TargetStats) -> Targe
         derived_from=stats.get("derived_from"),
     )
     fitted = fit_target_stats(columns, {name: target})[name]
-    if "means" in fitted:
-        stats = {**stats, "means": fitted["means"]}
-    if "atom_mean" in fitted:
-        stats = {**stats, "atom_mean": fitted["atom_mean"]}
-    return {
-        **stats,
-        "mean": fitted["mean"],
-        "std": fitted["std"],
-        "min": fitted["min"],
-        "max": fitted["max"],
-        "count": fitted["count"],
-        "mad": fitted["mad"],
-        "elements": fitted["elements"],
-    }
+    of_values = {key: value for key, value in fitted.items() if key in _OF_VALUES}
+    return cast("TargetStats", {**stats, **of_values})
 
 
 def fit_attribute_stats(columns: Columns) -> dict[str, AttributeStats]:

@@ -678,17 +678,13 @@ def _check_intact_store(index: Index, settings: ReportSettings, progress: Progre
             scan, spreads, find_near_pairs(signatures, scan.num_nodes, tolerance)
         ),
         "forces": forces,
-        "serious": _shares_with_train(leakage) or any(map(_contradicts, forces)),
+        "serious": _shares_with_train(leakage) or any(f["verdict"] == "contradict" for f in forces),
     }
     return Findings(report, scan, spreads)
 
 
 def _shares_with_train(leakage: LeakageReport) -> bool:
     return any(split["twins"] or split["groups"] for split in leakage["splits"].values())
-
-
-def _contradicts(forces: ForceReport) -> bool:
-    return forces["verdict"] == "contradict"
 
 
 MOST_COMPARED, MOST_WINDOWS = 2000, 20

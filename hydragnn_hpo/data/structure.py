@@ -256,9 +256,10 @@ def _geometry(
     numbers = atoms.numbers
     unknown = np.flatnonzero((numbers < 1) | (numbers > MAX_ELEMENT))
     if len(unknown):
+        number = numbers[unknown[0]]
         raise place.error(
-            f"has an unknown element at atom {unknown[0] + 1} (atomic number "
-            f"{numbers[unknown[0]]}, symbol '{_symbol(int(numbers[unknown[0]]))}')",
+            f"has an unknown element at atom {unknown[0] + 1} (atomic number {number}, symbol "
+            f"'{'?' if number else 'X'}')",
             f"use elements 1 to {MAX_ELEMENT}",
         )
     _check_occupancy(atoms, place)
@@ -736,10 +737,6 @@ def _info(atoms: Atoms, key: str, place: Place) -> Any:
     if key not in atoms.info:
         raise place.error(f"has no '{key}', which the card's split asks for", "add it to the file")
     return atoms.info[key]
-
-
-def _symbol(number: int) -> str:
-    return "X" if number == 0 else "?"
 
 
 def _shorten(value: Any) -> str:

@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hydragnn_hpo.config import ParameterConfig, Scalar, Space
@@ -117,6 +117,16 @@ def value_at(parameter: ParameterConfig, position: float) -> Scalar:
     if parameter.log:
         return snap_value(parameter, math.exp(math.log(low) + position * math.log(high / low)))
     return snap_value(parameter, low + position * (high - low))
+
+
+def values_at(space: Space, positions: Iterable[float]) -> dict[str, Scalar]:
+    """Return the value of each searched key at its position in [0, 1).
+
+    Returns:
+        Values by key, in the order of the space.
+    """
+    pairs = zip(space.items(), positions, strict=True)
+    return {name: value_at(parameter, position) for (name, parameter), position in pairs}
 
 
 def position_of(parameter: ParameterConfig, value: Scalar) -> float:

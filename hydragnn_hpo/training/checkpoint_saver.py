@@ -216,7 +216,7 @@ class CheckpointSaver:
             from hydragnn_hpo.training import sharded
 
             return sharded.copy_to_host(tensors)
-        return {name: _copy_to_host(value) for name, value in tensors.items()}
+        return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
 
     def _write_whole(
         self, folder: Path, tensors: Mapping[str, Tensor], state: CheckpointState, *, new_best: bool
@@ -411,11 +411,6 @@ def prune_checkpoints(folder: Path) -> None:
     for path in folder.glob(f"{FOLDER}*"):
         if path.name != current:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _copy_to_host(value: Tensor) -> Tensor:
-    """Copy a tensor into host memory."""
-    return value.detach().to("cpu", copy=True)
 
 
 def checkpoint_origin(ranks: Ranks, parallel: ParallelConfig) -> CheckpointWriter:

@@ -23,39 +23,23 @@ def update_vectors(conv: Any, scalars: Tensor, vectors: Tensor) -> tuple[Tensor,
     return own + mixed * (left * right).sum(dim=1), vectors + left * scale.unsqueeze(1)
 
 
-class PaiNNPeer(MessagePassing):
+class VectorPeer(MessagePassing):
     """Vectors are [N, 3, F]; the first layer has none to send on, and nothing for them."""
 
     def __init__(self, sizes: Sizes) -> None:
-        super().__init__(aggr="add", node_dim=0)
+        super().__init__(aggr=None, node_dim=0)
         width = sizes.features
         self.parts = 3 if sizes.layer else 2
-        self.send = perceptron(width, width, self.parts * width)
         self.filter = nn.Linear(sizes.basis, self.parts * width)
         self.mix = nn.Linear(width, 2 * width, bias=False)
         self.context = perceptron(2 * width, width, 3 * width)
 
-    def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
-        messages, felt = self.propagate(
-            edges.edge_index,
-            sent=self.send(x),
-            vectors=state,
-            filters=self.filter(edges.basis) * edges.envelope,
-            directions=edges.directions,
-        )
-        answer, vectors = update_vectors(
-            self, x + messages, felt if state is None else state + felt
-        )
-        return messages + answer, vectors
-
-    def message(
-        self, sent_j: Tensor, vectors_j: Known, filters: Tensor, directions: Tensor
+    def finish(
+        self, x: Tensor, state: Tensor | None, messages: Tensor, felt: Tensor
     ) -> tuple[Tensor, Tensor]:
-        scalars, along, *carry = (sent_j * filters).chunk(self.parts, dim=-1)
-        arrows = along.unsqueeze(1) * directions.unsqueeze(2)
-        if vectors_j is None:
-            return scalars, arrows
-        return scalars, arrows + carry[0].unsqueeze(1) * vectors_j
+        vectors = felt if state is None else state + felt
+        answer, vectors = update_vectors(self, x + messages, vectors)
+        return messages + answer, vectors
 
     def aggregate(
         self, inputs: tuple[Tensor, Tensor], index: Tensor, dim_size: int
@@ -66,19 +50,43 @@ class PaiNNPeer(MessagePassing):
         return inputs
 
 
-class PNAEqPeer(MessagePassing):
+class PaiNNPeer(VectorPeer):
+    """PaiNN as PyG's users write it."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        width = sizes.features
+        self.send = perceptron(width, width, self.parts * width)
+
+    def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
+        messages, felt = self.propagate(
+            edges.edge_index,
+            sent=self.send(x),
+            vectors=state,
+            filters=self.filter(edges.basis) * edges.envelope,
+            directions=edges.directions,
+        )
+        return self.finish(x, state, messages, felt)
+
+    def message(
+        self, sent_j: Tensor, vectors_j: Known, filters: Tensor, directions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        scalars, along, *carry = (sent_j * filters).chunk(self.parts, dim=-1)
+        arrows = along.unsqueeze(1) * directions.unsqueeze(2)
+        if vectors_j is None:
+            return scalars, arrows
+        return scalars, arrows + carry[0].unsqueeze(1) * vectors_j
+
+
+class PNAEqPeer(VectorPeer):
     """Scalars are aggregated as in PNA, vectors as in PaiNN."""
 
     def __init__(self, sizes: Sizes) -> None:
-        super().__init__(aggr=None, node_dim=0)
+        super().__init__(sizes)
         width = sizes.features
-        self.parts = 3 if sizes.layer else 2
         self.send = perceptron(width, width, self.parts * width)
         self.receive = nn.Linear(width, width)
-        self.filter = nn.Linear(sizes.basis, self.parts * width)
         self.gather = PNAAggregation(sizes)
-        self.mix = nn.Linear(width, 2 * width, bias=False)
-        self.context = perceptron(2 * width, width, 3 * width)
 
     def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
         messages, felt = self.propagate(
@@ -90,10 +98,7 @@ class PNAEqPeer(MessagePassing):
             directions=edges.directions,
             envelope=edges.envelope,
         )
-        answer, vectors = update_vectors(
-            self, x + messages, felt if state is None else state + felt
-        )
-        return messages + answer, vectors
+        return self.finish(x, state, messages, felt)
 
     def message(
         self,
@@ -112,33 +117,26 @@ class PNAEqPeer(MessagePassing):
             return scalars, arrows
         return scalars, arrows + (carry[0] * through[0] * envelope).unsqueeze(1) * vectors_j
 
-    def aggregate(
+    def aggregate(  # type: ignore[override]  # PyG passes what each one names
         self, inputs: tuple[Tensor, Tensor], envelope: Tensor, index: Tensor, dim_size: int
     ) -> tuple[Tensor, Tensor]:
         scalars, vectors = inputs
         return self.gather(scalars, envelope, index, dim_size), summed(vectors, index, dim_size)
 
-    def update(self, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return inputs
 
-
-class ETPeer(MessagePassing):
+class ETPeer(VectorPeer):
     """As PyG's ``ViS_MP``: attention without a softmax, over what PaiNN sends; 1 is added."""
 
     def __init__(self, sizes: Sizes, heads: int = 8) -> None:
-        super().__init__(aggr="add", node_dim=0)
+        super().__init__(sizes)
         width = sizes.features
-        self.parts = 3 if sizes.layer else 2
         self.heads = heads
         self.scale = sizes.degree**-0.5
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
         self.near = nn.Linear(sizes.basis, width)
         self.send = nn.Linear(width, self.parts * width)
-        self.filter = nn.Linear(sizes.basis, self.parts * width)
         self.out = nn.Linear(width, width)
-        self.mix = nn.Linear(width, 2 * width, bias=False)
-        self.context = perceptron(2 * width, width, 3 * width)
 
     def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
         shape = (-1, self.heads, x.shape[1] // self.heads)
@@ -152,10 +150,7 @@ class ETPeer(MessagePassing):
             filters=self.filter(edges.basis) * edges.envelope,
             directions=edges.directions,
         )
-        messages = self.out(messages)
-        vectors = felt if state is None else state + felt
-        answer, vectors = update_vectors(self, x + messages, vectors)
-        return messages + answer, vectors
+        return self.finish(x, state, self.out(messages), felt)
 
     def message(
         self,
@@ -174,11 +169,3 @@ class ETPeer(MessagePassing):
         if vectors_j is None:
             return messages, arrows
         return messages, arrows + carry[0].unsqueeze(1) * vectors_j
-
-    def aggregate(
-        self, inputs: tuple[Tensor, Tensor], index: Tensor, dim_size: int
-    ) -> tuple[Tensor, Tensor]:
-        return summed(inputs[0], index, dim_size), summed(inputs[1], index, dim_size)
-
-    def update(self, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return inputs

@@ -236,11 +236,16 @@ def test_a_job_without_any_record_knows_the_limit_of_its_chain(hpo, run, slurm, 
     assert JobRecords(run).find("101").jobs == 16
 
 
-def test_a_chain_that_was_cancelled_says_so(hpo, run, slurm, monkeypatch):
-    """``scancel`` of the running job and of the one behind it: nothing goes on."""
+def begin(hpo, run, slurm, monkeypatch):
+    """Submit a run, and let its first job begin, which queues the next."""
     assert submit(hpo, run).code == 0
     slurm.stands(j101="RUNNING")
     assert batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh").code == 0
+
+
+def test_a_chain_that_was_cancelled_says_so(hpo, run, slurm, monkeypatch):
+    """``scancel`` of the running job and of the one behind it: nothing goes on."""
+    begin(hpo, run, slurm, monkeypatch)
     (run / "data" / "tiny.bp").mkdir(parents=True)
     (run / "data" / "tiny.bp" / "index.json").write_text("{}")
     slurm.stands(j101="COMPLETING", j102="CANCELLED")
@@ -333,9 +338,7 @@ def test_a_job_is_followed_and_takes_its_successor_back(hpo, run, slurm, monkeyp
 
 
 def test_after_progress_the_chain_goes_on(hpo, run, slurm, monkeypatch):
-    assert submit(hpo, run).code == 0
-    slurm.stands(j101="RUNNING")
-    assert batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh").code == 0
+    begin(hpo, run, slurm, monkeypatch)
     (run / "data" / "tiny.bp").mkdir(parents=True)
     (run / "data" / "tiny.bp" / "index.json").write_text("{}")
     assert batch(hpo, monkeypatch, "101", "end", run, "--code", "75").code == 0
@@ -357,9 +360,7 @@ def test_batch_is_for_scripts_alone(hpo, run, slurm):
 
 
 def test_stop_keeps_one_job_that_finishes_the_campaign(hpo, run, slurm, monkeypatch):
-    assert submit(hpo, run).code == 0
-    slurm.stands(j101="RUNNING")
-    assert batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh").code == 0
+    begin(hpo, run, slurm, monkeypatch)
     done = hpo.here("stop", run)
     assert "taken back: batch job 102" in done.out
     assert slurm.calls[-1] == ["scancel", "--state=PENDING", "102"]
@@ -432,9 +433,7 @@ def test_a_task_that_nobody_wrote_down_is_followed_by_one_task(hpo, run, slurm, 
 
 def test_a_job_that_could_not_be_taken_back_does_nothing(hpo, run, slurm, monkeypatch):
     """A person paused the campaign, and the scheduler did not answer at that moment."""
-    assert submit(hpo, run).code == 0
-    slurm.stands(j101="RUNNING")
-    assert batch(hpo, monkeypatch, "101", "begin", run, "--script", "001.sh").code == 0
+    begin(hpo, run, slurm, monkeypatch)
     (slurm.folder / "squeue").unlink()
     ended = batch(hpo, monkeypatch, "101", "end", run, "--code", "1")
     assert "'squeue' gives no answer, so 102 stay queued" in ended.err

@@ -112,6 +112,31 @@ def directed_slopes(
     return slopes
 
 
+def without_vectors(vectors: FormSlopes) -> FormSlopes:
+    """Return the form ``directed`` by an implementation of ``vectors`` that leaves out its term."""
+
+    def directed(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+        values, filters, directions, grad = arguments
+        absent = (values.new_empty(0, 3, values.shape[1]), filters[:0])
+        wanted = (*needed[:3], False, False, needed[3])
+        slopes = vectors((values, filters, directions, *absent, grad), links, wanted)
+        return [*slopes[:3], slopes[5]]
+
+    return directed
+
+
+def without_filters(attended: FormSlopes) -> FormSlopes:
+    """Return the form ``weighted`` by an implementation of ``attended`` whose filters are 1."""
+
+    def weighted(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+        values, weights, grad = arguments
+        wanted = (needed[0], False, *needed[1:])
+        slopes = attended((values, values[:0], weights, grad), links, wanted)
+        return [slopes[0], *slopes[2:]]
+
+    return weighted
+
+
 def vectors_slopes(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
     """Differentiate the sum of the forms above, each edge gathering once for both.
 

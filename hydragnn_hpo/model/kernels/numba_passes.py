@@ -23,6 +23,8 @@ from hydragnn_hpo.model.kernels.eager_passes import (
     FormSlopes,
     Seconds,
     Slopes,
+    without_filters,
+    without_vectors,
 )
 from hydragnn_hpo.model.kernels.edge_loops import LOOPS as EDGE_LOOPS
 from hydragnn_hpo.model.kernels.gate_loops import LOOPS as GATE_LOOPS
@@ -86,15 +88,6 @@ def _space(like: Tensor) -> tuple[Tensor, ...]:
     return like.new_empty(3, like.shape[-1]).unbind()
 
 
-def directed_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
-    """Differentiate the form of ``eager_passes.directed_slopes``; see there."""
-    values, filters, directions, grad = arguments
-    absent = (values.new_empty(0, 3, values.shape[1]), filters[:0])
-    given = (values, filters, directions, *absent, grad)
-    slopes = vectors_loops(given, links, (*needed[:3], False, False, needed[3]))
-    return [*slopes[:3], slopes[5]]
-
-
 def vectors_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
     """Differentiate the form of ``eager_passes.vectors_slopes``; see there.
 
@@ -123,14 +116,6 @@ def vectors_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
         slopes[2] = empty_like(directions)
         run_loop("vectors_by_edge", values, filters, grad, (s, r), slopes[2])
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
-
-
-def weighted_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
-    """Differentiate the form of ``eager_passes.weighted_slopes``; see there."""
-    values, weights, grad = arguments
-    given = (values, values[:0], weights, grad)
-    slopes = attended_loops(given, links, (needed[0], False, *needed[1:]))
-    return [slopes[0], *slopes[2:]]
 
 
 def attended_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
@@ -412,9 +397,9 @@ def sort_neighbors(
 
 NUMBA_FORMS: dict[str, FormSlopes] = {
     "filtered": filtered_loops,
-    "directed": directed_loops,
+    "directed": without_vectors(vectors_loops),
     "vectors": vectors_loops,
-    "weighted": weighted_loops,
+    "weighted": without_filters(attended_loops),
     "attended": attended_loops,
     "coupled": coupled_loops,
     "triplets": triplets_loops,

@@ -60,20 +60,29 @@ def bent_ends_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
 
 def _bend_slopes(call: EdgeCall, seconds: Inputs, grad: Tensor, *, curved: bool) -> list[Tensor]:
     """Return gradients of the terms, or those of their gradients if ``curved``."""
+    constants = _constants_of_ends(call) | {"CURVED": curved}
+    return _slopes_by_ends("bent", call, (*call.inputs, *seconds, grad), constants)
+
+
+def _slopes_by_ends(kind: str, call: EdgeCall, given: Inputs, constants: Constants) -> list[Tensor]:
+    """Run the loops of slopes: one for each end, by node, and one for what belongs to pairs.
+
+    Args:
+        kind: how names of the loops begin.
+        call: terms of receivers, senders and pairs, and what else belongs to pairs.
+        given: arguments of the loops before edges and results.
+        constants: of the loops.
+    """
     slopes = [empty_like(each) for each in call.inputs]
-    links = call.links
     nodes, pairs = (call.inputs[slot].shape[0] for slot in (0, 2))
     sizes, ways = _sizes(call, pairs)
-    constants = _constants_of_ends(call) | {"CURVED": curved}
-    given = (*call.inputs, *seconds, grad)
-    s, r, by_r, r_starts, by_s, s_starts = links.arrays
+    s, r, by_r, r_starts, by_s, s_starts = call.links.arrays
     for slot, edges in ((0, (s, by_r, r_starts)), (1, (r, by_s, s_starts))):
         arrays = (*given, *edges, slopes[slot])
         own = constants | {"RECEIVES": slot == 0}
-        triton_passes.run_loop("bent_slopes_by_node", arrays, [pairs], nodes, **own)
-    arrays = (*given, s, r, slopes[2])
-    own = constants | {"WAYS": ways}
-    triton_passes.run_loop("bent_slopes_by_pair", arrays, sizes, pairs, **own)
+        triton_passes.run_loop(f"{kind}_slopes_by_node", arrays, [pairs], nodes, **own)
+    arrays = (*given, s, r, *slopes[2:])
+    triton_passes.run_loop(f"{kind}_slopes_by_pair", arrays, sizes, pairs, **constants, WAYS=ways)
     return slopes
 
 
@@ -220,20 +229,8 @@ def _products_at_nodes(call: EdgeCall, seconds: Inputs, *, curved: bool) -> Tens
 
 def _product_slopes(call: EdgeCall, seconds: Inputs, grad: Tensor, *, curved: bool) -> list[Tensor]:
     """Return gradients of terms and weights, or those of their gradients if ``curved``."""
-    slopes = [empty_like(each) for each in call.inputs]
-    given = (*call.inputs, *seconds, grad)
-    nodes, pairs = (call.inputs[slot].shape[0] for slot in (0, 3))
-    (sizes, ways) = _sizes(call, pairs)
     constants = _constants_of_products(call, curved=curved)
-    s, r, by_r, r_starts, by_s, s_starts = call.links.arrays
-    for slot, edges in ((0, (s, by_r, r_starts)), (1, (r, by_s, s_starts))):
-        arrays = (*given, *edges, slopes[slot])
-        own = constants | {"RECEIVES": slot == 0}
-        triton_passes.run_loop("product_slopes_by_node", arrays, [pairs], nodes, **own)
-    arrays = (*given, s, r, *slopes[2:])
-    own = constants | {"WAYS": ways}
-    triton_passes.run_loop("product_slopes_by_pair", arrays, sizes, pairs, **own)
-    return slopes
+    return _slopes_by_ends("product", call, (*call.inputs, *seconds, grad), constants)
 
 
 def product_sum(call: EdgeCall) -> Tensor:

@@ -17,7 +17,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
+from hydragnn_hpo.model.kernels.eager_passes import (
+    Arguments,
+    FormSlopes,
+    Slopes,
+    without_filters,
+    without_vectors,
+)
 from hydragnn_hpo.model.kernels.triton_coupling_loops import TRITON_COUPLINGS
 from hydragnn_hpo.model.kernels.triton_edge_loops import EDGE_FUNCTION_LOOPS
 from hydragnn_hpo.model.kernels.triton_gate_loops import GATE_LOOPS
@@ -135,17 +141,6 @@ def filtered_by_triton(
     return slopes
 
 
-def directed_by_triton(
-    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
-) -> Slopes:
-    """Differentiate the form of ``eager_passes.directed_slopes``; see there."""
-    values, filters, directions, grad = arguments
-    absent = (values.new_empty(0, 3, values.shape[1]), filters[:0])
-    given = (values, filters, directions, *absent, grad)
-    slopes = vectors_by_triton(given, links, (*needed[:3], False, False, needed[3]))
-    return [*slopes[:3], slopes[5]]
-
-
 def vectors_by_triton(
     arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
 ) -> Slopes:
@@ -186,17 +181,6 @@ def vectors_by_triton(
         edges = directions.shape[0]
         run_loop("vectors_by_edge", arrays, [pairs, edges], edges, **shared)
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
-
-
-def weighted_by_triton(
-    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
-) -> Slopes:
-    """Differentiate the form of ``eager_passes.weighted_slopes``; see there."""
-    values, weights, grad = arguments
-    absent = values.new_empty(0, values.shape[1])
-    given, wanted = (values, absent, weights, grad), (needed[0], False, *needed[1:])
-    slopes = attended_by_triton(given, links, wanted)
-    return [slopes[0], *slopes[2:]]
 
 
 def attended_by_triton(
@@ -311,9 +295,9 @@ def triplets_by_triton(
 
 TRITON_FORMS: dict[str, FormSlopes] = {
     "filtered": filtered_by_triton,
-    "directed": directed_by_triton,
+    "directed": without_vectors(vectors_by_triton),
     "vectors": vectors_by_triton,
-    "weighted": weighted_by_triton,
+    "weighted": without_filters(attended_by_triton),
     "attended": attended_by_triton,
     "coupled": coupled_by_triton,
     "triplets": triplets_by_triton,

@@ -25,6 +25,7 @@ from hydragnn_hpo.search.space import (
     configuration_key,
     position_of,
     value_at,
+    values_at,
 )
 
 CANDIDATES = 1000
@@ -109,11 +110,7 @@ class DeepHyperBrain:
             )
 
     def _spread(self) -> dict[str, Scalar]:
-        return self._at(next(self._points))
-
-    def _at(self, positions: Sequence[float]) -> dict[str, Scalar]:
-        pairs = zip(self._known.space.items(), positions, strict=True)
-        return {name: value_at(parameter, position) for (name, parameter), position in pairs}
+        return values_at(self._known.space, next(self._points))
 
     def _ranked(self, count: int) -> list[dict[str, Scalar]]:
         """Return the best of new random points by the predictions of the newest model."""
@@ -130,7 +127,7 @@ class DeepHyperBrain:
         return self._known.take(count, lambda: next(best, None) or self._random())
 
     def _random(self) -> dict[str, Scalar]:
-        return self._at([self._generator.random() for _ in self._known.space])
+        return values_at(self._known.space, [self._generator.random() for _ in self._known.space])
 
     def _candidates(self, size: int) -> list[dict[str, Scalar]]:
         """Draw distinct canonical configurations that are new; fewer if they run out."""

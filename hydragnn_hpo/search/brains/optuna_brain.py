@@ -27,6 +27,7 @@ from hydragnn_hpo.search.space import (
     order_by_conditions,
     position_of,
     value_at,
+    values_at,
 )
 
 
@@ -129,8 +130,7 @@ class OptunaBrain:
         self._study = None
 
     def _spread(self) -> dict[str, Scalar]:
-        pairs = zip(self._known.space.items(), next(self._points), strict=True)
-        return {name: value_at(parameter, position) for (name, parameter), position in pairs}
+        return values_at(self._known.space, next(self._points))
 
     def _random(self) -> dict[str, Scalar]:
         space = self._known.space

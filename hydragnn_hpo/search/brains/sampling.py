@@ -14,7 +14,7 @@ from hydragnn_hpo.search.space import (
     configuration_key,
     list_configurations,
     snap_value,
-    value_at,
+    values_at,
 )
 
 PATIENCE = 1000
@@ -139,8 +139,7 @@ class SamplingBrain:
         self._points = points
 
     def _draw(self) -> dict[str, Scalar]:
-        pairs = zip(self._known.space.items(), next(self._points), strict=True)
-        return {name: value_at(parameter, position) for (name, parameter), position in pairs}
+        return values_at(self._known.space, next(self._points))
 
     def ask(self, count: int) -> list[dict[str, Scalar]]:
         """Propose new configurations."""

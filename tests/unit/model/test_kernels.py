@@ -17,6 +17,7 @@ from kernel_cases import (
     SUMS,
     WIDTH,
     all_of_aggregates,
+    assert_same_net,
     everything,
     factors_of,
     inputs_of,
@@ -183,34 +184,13 @@ def test_numba_is_reported_not_to_be_used_once(caplog):
 @pytest.mark.parametrize(
     "conv",
     [
-        "schnet",
-        "painn",
-        "pna",
-        "pnaplus",
-        "pnaeq",
-        "et",
-        "mace",
-        "dimenetpp",
-        "egnn",
-        "cgcnn",
+        *("schnet", "painn", "pna", "pnaplus", "pnaeq", "et", "mace", "dimenetpp", "egnn", "cgcnn"),
         "gat",
     ],
 )
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(seed)) for seed in (1, 2)]
-    graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
-    batch = make.batch(*graphs)
-    results = []
-    for kernels in ("eager", "numba"):
-        sizes = {"features": 16, "conv": conv, "kernels": kernels}
-        net = make.net({"energy": {}, "forces": {}}, **sizes).train()
-        out = net(batch)
-        loss = out["forces"].square().sum() + out["energy"].square().sum()
-        results.append([*out.values(), *torch.autograd.grad(loss, list(net.parameters()))])
-        assert bool(loops) == (kernels == "numba")
-    for values, wanted in zip(*results[::-1], strict=True):
-        scale = max(float(wanted.detach().abs().max()), 1e-3)
-        torch.testing.assert_close(values, wanted, rtol=0, atol=1e-10 * scale)
+    assert_same_net(make, graphs, "numba", loops, features=16, conv=conv)
 
 
 def looped_aggregates(received, sent, measured, filters, weights, links):

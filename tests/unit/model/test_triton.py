@@ -15,6 +15,7 @@ from kernel_cases import (
     FACTORS,
     SUMS,
     all_of_aggregates,
+    assert_same_net,
     differentiate,
     draw_edges,
     everything,
@@ -236,19 +237,7 @@ def test_a_graph_gets_the_same_bits_alone_and_after_another(loops):
 @pytest.mark.parametrize("conv", ["painn", "pna", "et", "egnn", "schnet", "alignn"])
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(1, count=4))]
-    graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
-    batch = make.batch(*graphs)
-    results = []
-    for kernels in ("eager", "triton"):
-        sizes = {"features": 8, "layers": 1, "conv": conv, "kernels": kernels}
-        net = make.net({"energy": {}, "forces": {}}, **sizes)
-        out = net(batch)
-        loss = out["forces"].square().sum() + out["energy"].square().sum()
-        results.append([*out.values(), *torch.autograd.grad(loss, list(net.parameters()))])
-        assert bool(loops) == (kernels == "triton")
-    for values, wanted in zip(*results[::-1], strict=True):
-        scale = max(float(wanted.detach().abs().max()), 1e-3)
-        torch.testing.assert_close(values, wanted, rtol=0, atol=1e-10 * scale)
+    assert_same_net(make, graphs, "triton", loops, features=8, layers=1, conv=conv)
 
 
 @pytest.mark.parametrize(
