@@ -137,10 +137,10 @@ class FeatureCache:
         work = self._work_folder()
         with storage(work):
             work.mkdir(parents=True, exist_ok=True)
-        pieces = list(enumerate(_pieces(graphs)))
+        pieces = list(_pieces(graphs))
         random.Random(seed).shuffle(pieces)
-        for number, rows in pieces:
-            file = work / f"{number:07d}.npy"
+        for rows in pieces:
+            file = work / _name(rows)
             if not file.exists():
                 values = compute(graphs.take(rows)).astype(np.float16)
                 buffer = io.BytesIO()
@@ -158,7 +158,7 @@ class FeatureCache:
             return True
         work = self._work_folder()
         pieces = list(_pieces(graphs))
-        files = [work / f"{number:07d}.npy" for number in range(len(pieces))]
+        files = [work / _name(rows) for rows in pieces]
         if not all(file.exists() for file in files):
             return False
         moments = _Moments()
@@ -210,6 +210,11 @@ def _shape_of(record: FeatureRecord) -> tuple[int, int]:
 def _pieces(graphs: GraphSet) -> Iterable[NDArray[np.int64]]:
     for first in range(0, graphs.num_graphs, PIECE):
         yield np.arange(first, min(first + PIECE, graphs.num_graphs))
+
+
+def _name(rows: NDArray[np.int64]) -> str:
+    """Return the file of a piece; processes with pieces of another size do not meet in it."""
+    return f"{rows[0]:09d}-{rows[-1]:09d}.npy"
 
 
 class _Moments:

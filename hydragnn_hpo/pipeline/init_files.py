@@ -291,7 +291,7 @@ def _fit_campaign(
             f"Features of {titles} are computed once, which takes about "
             f"{hints.trunk_seconds:.0f} s: few labels teach more on top of them."
         )
-        budget = replace(budget, layers=(0, budget.layers[1]), why=(*budget.why, why))
+        budget = replace(budget, layers=(0, min(budget.layers[1], 3)), why=(*budget.why, why))
     return render(budget), forecast, budget
 
 

@@ -282,7 +282,7 @@ steps_per_epoch = {{ budget.steps }}
 # elements alone, or also features of a foundation model, which needs few rounds beside
 "model.embedding" = {{ (["elements"] + (hints.trunks | list)) | toml }}
 {% endif %}
-"model.layers" = {{ {"low": fewest_layers, "high": budget.layers[1]} | toml }}
+"model.layers" = {{ {"low": layers[0], "high": layers[1]} | toml }}
 {% if pools %}
 # layers through which atoms pass before a structure pools them
 "model.atom_layers" = [0, 2]
@@ -374,7 +374,7 @@ def render_campaign(
         other_convs=[name for name in choose_convs(card, heads) if name not in searched],
         budget=budget,
         hints=hints,
-        fewest_layers=0 if hints.trunks else budget.layers[0],
+        layers=(0, min(budget.layers[1], 3)) if hints.trunks else budget.layers,
         options=options,
         other_ranges=other_ranges,
         pools=any(_is_pooled(card.targets[name]) for name in heads),

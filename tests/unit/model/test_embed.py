@@ -1,0 +1,97 @@
+"""Features of a store by worker processes and by jobs; on files, as a campaign does it."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase.build import bulk
+from ase.io import write
+
+from hydragnn_hpo.data import build_store, open_store
+from hydragnn_hpo.data import feature_cache as cache_module
+from hydragnn_hpo.errors import ConfigError, DataError, JobError
+from hydragnn_hpo.model.trunks import embed, find_trunk
+
+CARD = """
+name = "some"
+[[files]]
+path = "some.extxyz"
+[targets.gap]
+level = "graph"
+unit = "eV"
+[split]
+group = "structure"
+"""
+
+
+def made_store(folder: Path, symbol: str = "Cu") -> Path:
+    random = np.random.default_rng(0)
+    frames = [bulk(symbol, "fcc", a=3.6) * (1, 1, 1 + n % 3) for n in range(20)]
+    for frame in frames:
+        frame.rattle(0.1, rng=random)
+        frame.info["gap"] = float(random.random())
+    folder.mkdir()
+    write(folder / "some.extxyz", frames)
+    (folder / "some.toml").write_text(CARD)
+    build_store(folder / "some.toml", folder / "some.bp")
+    return folder / "some.bp"
+
+
+@pytest.fixture(autouse=True)
+def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "PIECE", 4)
+    monkeypatch.setattr(embed, "_LEAST", 1)
+
+
+def test_two_processes_find_what_one_finds(tmp_path):
+    one, two = (made_store(tmp_path / name) for name in ("one", "two"))
+    counted: list[int] = []
+    embed.embed_store(one, "chgnet", processes=1, report=counted.append)
+    embed.embed_store(two, "chgnet", processes=2)
+    assert sum(counted) == 20
+    values, stats = embed.feature_cache(one, "chgnet").open()
+    others, same = embed.feature_cache(two, "chgnet").open()
+    np.testing.assert_array_equal(values, others)
+    assert stats == same
+    graphs = open_store(one)
+    direct = find_trunk("chgnet").features(graphs.take(np.arange(20)), range(20))
+    np.testing.assert_allclose(values, direct.reshape(len(values), -1), rtol=1e-3, atol=1e-4)
+
+
+def test_a_job_answers_with_the_place_or_a_sentence(tmp_path):
+    store, answer = made_store(tmp_path / "one"), tmp_path / "answer.json"
+    spec = {"store": str(store), "trunk": "chgnet", "answer": str(answer)}
+    assert embed.job_main(spec) == 0
+    assert Path(json.loads(answer.read_text())["path"]).exists()
+    embed.job_main({**spec, "trunk": "chgnett"})
+    assert "unknown trunk 'chgnett'" in json.loads(answer.read_text())["error"]
+
+
+def test_elements_and_versions_are_checked_before_anything_is_computed(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=r"some.bp: CHGNet 0.3.0 was not trained on Po, which"):
+        embed.embed_store(made_store(tmp_path / "po", "Po"), "chgnet")
+    store = made_store(tmp_path / "cu")
+    done = embed.embed_store(store, "chgnet", processes=1)
+    record = done.path.with_suffix(".json")
+    old = {**json.loads(record.read_text()), "checksum": "0" * 64}
+    record.with_name("chgnet-0123456789abcdef.json").write_text(json.dumps(old))
+    record.unlink()
+    with pytest.raises(ConfigError, match="holds features of another version of 'chgnet'"):
+        embed.embed_store(store, "chgnet", processes=1)
+
+
+def test_a_killed_worker_is_told(tmp_path, monkeypatch):
+    store = made_store(tmp_path / "one")
+    start = subprocess.Popen
+
+    def killed(*args, **options):
+        child = start(*args, **options)
+        child.send_signal(signal.SIGKILL)
+        return child
+
+    monkeypatch.setattr(embed.subprocess, "Popen", killed)
+    with pytest.raises(JobError, match="was killed by signal 9; .* finished pieces are kept"):
+        embed.embed_store(store, "chgnet", processes=2)
