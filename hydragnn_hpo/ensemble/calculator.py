@@ -279,6 +279,8 @@ class EnsembleCalculator(Calculator):
     @property
     def frozen(self) -> bool:
         """Whether the energy rests on features that are not differentiated by positions."""
+        if self.ensemble.manifest.heads[self.target].local is not None:
+            return True
         return any(
             member.model.trunk.frozen is not None
             for member in self.ensemble.members

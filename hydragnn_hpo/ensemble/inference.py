@@ -489,7 +489,7 @@ class Ensemble:
         several = [structures] if isinstance(structures, Atoms) else structures
         return columns_of_atoms(several, self.rules)
 
-    def _embed(self, graphs: GraphSet, indices: np.ndarray) -> tuple[GraphSet, np.ndarray]:
+    def embed(self, graphs: GraphSet, indices: np.ndarray) -> tuple[GraphSet, np.ndarray]:
         """Add the features that members begin from to some graphs, unless they have them.
 
         The last batch is kept: what predicts also asks for distances.
@@ -530,7 +530,7 @@ class Ensemble:
             Moments by head (mean, spread, predicted variance), R rows each.
         """
         moments = {name: Moments(head.bounds) for name, head in self.manifest.heads.items()}
-        graphs, indices = self._embed(graphs, indices)
+        graphs, indices = self.embed(graphs, indices)
         for member, heads in predict_in_halves(self.engine, graphs, indices, self.device):
             for name, weight in member.weights.items():
                 noise = heads.get(variance_key(name))
@@ -574,7 +574,7 @@ class Ensemble:
         """
         if self.features is None:
             return {}
-        graphs, indices = self._embed(graphs, indices)
+        graphs, indices = self.embed(graphs, indices)
         return self.features.distances(self.members, graphs, indices)
 
     def levels_known(self) -> tuple[int, ...]:
