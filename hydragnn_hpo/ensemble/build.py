@@ -227,6 +227,8 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     twins = find_test_twins(context, manifest)
     table = _make_table(context, choice, manifest, diversity, tested.curves, sizes, twins)
     table |= {"local_descriptors": joined.judged, "verdict": _judge(context, tested, joined, twins)}
+    if simpler.local is not None:
+        table["described_by"] = describe_basis(simpler.local.basis.trunk)
     tested.arrays.update(_distances_on_test(context, features, members))
     tested.arrays["trust"] = _trust_on_test(context, manifest, mixed, weights["kept"])
     _write_report(context.run, table, tested.arrays)

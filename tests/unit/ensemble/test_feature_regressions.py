@@ -218,6 +218,7 @@ def test_an_energy_on_features_has_a_member_on_features(joined: Path) -> None:
     assert (share.trunk, share.title) == (TRUNK, "features of CHGNet 0.3.0")
     assert content.manifest.trunks == (TRUNK,)
     table = json.loads((joined / "report/ensemble.json").read_text())
+    assert table["described_by"] == "features of CHGNet 0.3.0"
     (sentence,) = (
         one["sentence"]
         for one in table["verdict"]
