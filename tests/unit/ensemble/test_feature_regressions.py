@@ -111,7 +111,9 @@ def slow_kernel(first: np.ndarray, second: np.ndarray, length: float) -> np.ndar
 @pytest.mark.parametrize("refit", [False, True])
 def test_numbers_are_those_of_a_kernel_ridge_regression(refit: bool) -> None:
     """Without a constant, as of extensive values, each row of which is that of an atom times n."""
-    train, val, test = featured(40, 4), featured(20, 5), featured(15, 6)
+    train = featured(40, 4)
+    val = featured(20, 5)
+    test = featured(15, 6)
     fitted = fit(train, val, refit=refit)
     rows = {
         name: slow_summary(fitted.basis, one)

@@ -94,7 +94,8 @@ def test_the_regression_is_named_by_what_it_reads(made: Facts) -> None:
     described = "features of CHGNet 0.3.0"
     table: Any = {**made.ensemble, "local_descriptors": joined, "described_by": described}
     facts = replace(made, ensemble=table)
-    members, headline = SECTIONS["members"](facts), SECTIONS["headline"](facts)
+    members = SECTIONS["members"](facts)
+    headline = SECTIONS["headline"](facts)
     assert members is not None
     assert headline is not None
     assert blocks(members, Table)["members"].rows[-1][0] == described
