@@ -581,6 +581,9 @@ class EnsembleTable(TypedDict):
     local_descriptors: NotRequired[dict[str, LocalJoining]]
     """Regressions on local descriptors as members, by head that they may join; absent in the tables
     of earlier versions."""
+    described_by: NotRequired[str]
+    """What these describe atoms by: ``local descriptors``, which is meant where it is absent, or
+    ``features of`` a foundation model."""
     test_twins: NotRequired[list[TestTwins] | None]
     """Near twins in the test split, the worst first; null where the stores are too large for the
     search; absent in the tables of earlier versions."""

@@ -160,7 +160,7 @@ def _info_lines(content: "ArtefactContent") -> list[str]:
     lines += [f"needs --trust {name} (version {v})" for name, v in manifest.packages.items()]
     lines += [f"pruned: {', '.join(step.removed)} were taken out" for step in manifest.pruned]
     lines += [
-        f"'{name}' has a regression on local descriptors among its members, with the weight "
+        f"'{name}' has a regression on {head.local.title} among its members, with the weight "
         f"{head.local.weight:.3g}"
         for name, head in manifest.heads.items()
         if head.local is not None

@@ -33,7 +33,7 @@ _PLAIN = (
     ("norm_error", "norm of the error"),
     ("mean_baseline_mae", "MAE of mean"),
     ("elements_mae", "MAE by elements"),
-    ("descriptor_mae", "MAE by local descriptors"),
+    ("descriptor_mae", "MAE by {described_by}"),
 )
 _OF_CLASSES = (("accuracy", "accuracy"), ("auc", "AUC"), ("ece", "calibration error (ECE)"))
 _WITH_RAW = (
@@ -71,7 +71,9 @@ def evaluation_table(done: "Evaluation") -> "FittedTable":
     of_classes = [one for one in figures if "accuracy" in one]
     vectors = any("norm_error" in one for one in figures)
     plain = (row for row in _PLAIN if vectors or row[0] != "norm_error")
+    described = {head.evidence.described_by for head in done.heads.values()} or {"-"}
     for key, title in (*plain, *(_OF_CLASSES if of_classes else ())):
+        title = title.format(described_by=" or ".join(sorted(described)))
         table.add_row(title, *(_number(one.get(key)) for one in figures))
     for key, title in _WITH_RAW:
         table.add_row(title, *(_with_raw_figure(one, key) for one in figures))

@@ -55,8 +55,9 @@ class EnsembleConfig(Config):
     """Number of draws of each greedy selection, with replacement."""
 
     local_descriptors: Literal["auto", "never"] = "auto"
-    """Whether a regression on the surroundings of single atoms may be a member of heads, energies
-    and their derivatives apart. ``auto``: where the members weighted by their errors have a clearly
+    """Whether a regression on the surroundings of single atoms, or on features of a foundation
+    model where trials begin from them, may be a member of heads, except energies that have
+    derivatives, and these. ``auto``: where the members weighted by their errors have a clearly
     lower one with it, on structures that it was not fitted to."""
 
     reseed: Annotated[int, Field(ge=0, le=1000)] = 0

@@ -12,7 +12,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +63,13 @@ from hydragnn_hpo.data import expand_mean
 from hydragnn_hpo.ensemble.calibrate import Calibration, Strata, groups_for
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_arrays
-from hydragnn_hpo.ensemble.local_descriptors import FORMS, LocalModels, unstack_models
+from hydragnn_hpo.ensemble.local_descriptors import (
+    FORMS,
+    LocalModels,
+    describe_basis,
+    forms_of,
+    unstack_models,
+)
 from hydragnn_hpo.ensemble.packed_trunk import PackedTrunk, trunk_files
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
@@ -272,7 +278,7 @@ class BaselineEntry(Config):
 
 
 class LocalShare(Config):
-    """The regressions on local descriptors that are members of a head.
+    """The regressions on local descriptors, or features, that are members of a head.
 
     Their weights are in ``local_members.safetensors``; see ``local_members``.
     """
@@ -282,6 +288,14 @@ class LocalShare(Config):
 
     elements: Annotated[tuple[BaselineEntry, ...], Len(1, 100)]
     """Prediction from the elements alone that each of them corrects; zeros where there is none."""
+
+    trunk: TrunkName | None = None
+    """Foundation model whose features they read; None for local descriptors."""
+
+    @property
+    def title(self) -> str:
+        """What they describe atoms by, as a phrase."""
+        return describe_basis(self.trunk)
 
 
 class HeadEntry(Config):
@@ -445,7 +459,8 @@ class HeadEntry(Config):
                 raise ValueError(f"the baseline needs {self.width} components; get it again.")
             if self.level == "node" and baseline.fractions:
                 raise ValueError("the baseline of an atom has no 'fractions'; get it again.")
-        if shared and (self.energy or self.derived_from):
+        differentiated = self.energy and self.local is not None and self.local.trunk is None
+        if shared and (differentiated or self.derived_from):
             raise ValueError("'local' is not of energies and their derivatives; get it again.")
         return self
 
@@ -630,6 +645,12 @@ class Manifest(Config):
             for name, head in self.heads.items()
         }
 
+    @property
+    def local_trunks(self) -> set[str]:
+        """Foundation models whose features regressions read that are members."""
+        shares = (head.local for head in self.heads.values())
+        return {share.trunk for share in shares if share is not None and share.trunk}
+
     def shares(self, head: str) -> dict[str, float]:
         """Return the weights of the members that take part in a head.
 
@@ -695,6 +716,7 @@ def describe_needs(
     *,
     attributes: Mapping[str, AttributeConfig],
     packages: Mapping[str, str],
+    local_trunks: Collection[str] = (),
 ) -> MemberNeeds:
     """Return the fields of a manifest that follow from the choice of members.
 
@@ -703,7 +725,9 @@ def describe_needs(
         sums: what values of targets sum to, see ``HeadEntry.sum``; names are of attributes.
         attributes: all known properties in the data, by name.
         packages: versions of packages with users' convs, by name; extra ones are ignored.
+        local_trunks: foundation models whose features regressions read that are members.
     """
+    trunks = {model.embedding for model in models} - {ELEMENTS} | set(local_trunks)
     names = {name for model in models for name in model.attributes}
     names |= {total for total in sums if isinstance(total, str)}
     codes = [model.encoding_size for model in models if model.encoding == "laplacian"]
@@ -712,7 +736,7 @@ def describe_needs(
         "cutoff": max(model.cutoff for model in models),
         "attributes": {name: attributes[name] for name in sorted(names)},
         "laplacian": max(codes, default=0),
-        "trunks": tuple(sorted({model.embedding for model in models} - {ELEMENTS})),
+        "trunks": tuple(sorted(trunks)),
         "packages": {name: version for name, version in packages.items() if name in own},
     }
 
@@ -735,7 +759,8 @@ class ArtefactContent:
     features: TrainingFeatures | None = None
     """Sample of the training set; None if the file holds none, as older ones do."""
     local: LocalModels | None = None
-    """Predictions from local descriptors, for comparison; None if the file holds none."""
+    """Predictions from local descriptors, for comparison; None if the file holds none, or if they
+    are from features of a foundation model that no member reads."""
     local_members: tuple[LocalModels, ...] = ()
     """Those that are members, of the heads that have a ``local``; empty without any."""
     trunks: dict[str, PackedTrunk] = field(default_factory=dict)
@@ -965,6 +990,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
             entries.check_any(CALIBRATION)
         known = None if to_predict else _read_calibration(entries, manifest)
         trunks = {config.model.embedding for config in configs.values()} - {ELEMENTS}
+        trunks |= manifest.local_trunks
         if trunks != set(manifest.trunks):
             reject(path, f"names the foundation models {manifest.trunks}, its members read others")
         if manifest.cutoff != (longest := max(c.model.cutoff for c in configs.values())):
@@ -1160,6 +1186,8 @@ def _read_local(entries: SafeZip, manifest: Manifest) -> LocalModels | None:
     models = _read_arrays(entries, LOCAL, LocalModels.from_arrays)
     if models is not None:
         _check_local(entries.path, LOCAL, models, manifest)
+        if models.basis.trunk not in ("", *manifest.trunks):
+            reject(entries.path, f"'{LOCAL}' reads a foundation model that no member reads")
     return models
 
 
@@ -1192,7 +1220,8 @@ def _read_local_members(entries: SafeZip, manifest: Manifest) -> tuple[LocalMode
         reject(entries.path, f"lacks '{LOCAL_MEMBERS}'")
     for one in models:
         _check_local(entries.path, LOCAL_MEMBERS, one, manifest)
-    if len(models) != count or any(set(one.heads) != set(shares) for one in models):
+    read = {(name, one.find_trunk(name)) for one in models for name in one.heads}
+    if len(models) != count or read != {(name, share.trunk) for name, share in shares.items()}:
         reject(entries.path, f"'{LOCAL_MEMBERS}' is about other heads than '{MANIFEST}'")
     return models
 
@@ -1215,8 +1244,8 @@ def _check_local(path: Path, entry: str, models: LocalModels, manifest: Manifest
     for name, parts in models.heads.items():
         head = manifest.heads.get(name)
         wanted = None if head is None else (FORMS[head.shape], head.level == "node", head.width)
-        forms, part = tuple(part.form for part in parts), parts[0]
-        if (forms, part.pool == "none", part.width) != wanted:
+        part = parts[0]
+        if (forms_of(parts), part.pool == "none", part.width) != wanted:
             reject(path, f"'{entry}' predicts {quote(name)}, which is no such head")
     if models.basis.cutoff > manifest.cutoff:
         reject(path, f"'{entry}' has a longer cutoff than all members")

@@ -109,7 +109,7 @@ from hydragnn_hpo.ensemble.inference import (
     describe_heads,
     neighbor_counts,
 )
-from hydragnn_hpo.ensemble.local_descriptors import predict_simply
+from hydragnn_hpo.ensemble.local_descriptors import LocalModels, describe_basis, predict_simply
 from hydragnn_hpo.ensemble.member_selection import (
     MemberSelection,
     ScoredHead,
@@ -227,6 +227,8 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     twins = find_test_twins(context, manifest)
     table = _make_table(context, choice, manifest, diversity, tested.curves, sizes, twins)
     table |= {"local_descriptors": joined.judged, "verdict": _judge(context, tested, joined, twins)}
+    if simpler.local is not None:
+        table["described_by"] = describe_basis(simpler.local.basis.trunk)
     tested.arrays.update(_distances_on_test(context, features, members))
     tested.arrays["trust"] = _trust_on_test(context, manifest, mixed, weights["kept"])
     _write_report(context.run, table, tested.arrays)
@@ -238,12 +240,18 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
         cards={card.name: card for card in context.cards},
         calibration_data=data if data is not None and data.values <= MOST_VALUES else None,
         features=features,
-        local=simpler.local,
+        local=_find_kept(simpler, manifest),
         local_members=tuple(member.models for member in joined.members),
         trunks={name: pack_trunk(name) for name in manifest.trunks},
     )
     write_artefact(context.run.ensemble, content)
     return table
+
+
+def _find_kept(simpler: SimplerModels, manifest: Manifest) -> LocalModels | None:
+    """Return the regressions for comparison, unless they read a model that no member reads."""
+    local = simpler.local
+    return local if local and local.basis.trunk in ("", *manifest.trunks) else None
 
 
 def _load_nets(
@@ -575,6 +583,8 @@ def evaluate_heads(
         elements = context.elements_of_row(name, "test")[np.flatnonzero(mask)]
         predicted = _on_labels(truth, mix, calibration, stratum[mask], elements)
         known = _begin_evidence(context, name, mask, predicted)
+        if simpler.local is not None and name in simpler.local.heads:
+            known = replace(known, described_by=describe_basis(simpler.local.find_trunk(name)))
         rows = _describe_rows(context, name, mask, single, result)
         result.evidence.append(known := collect_evidence(known, predicted, calibration, rows))
         result.scores[name] = _head_scores(predicted, calibration, target) | {

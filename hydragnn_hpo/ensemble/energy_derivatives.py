@@ -74,7 +74,8 @@ def compute_derivatives(
 def reads_features(ensemble: Ensemble, target: str) -> bool:
     """Check whether a head rests on features that are not differentiated by positions."""
     members = [member for member in ensemble.members if target in member.weights]
-    return any(member.model.trunk.frozen is not None for member in members)
+    regression = ensemble.manifest.heads[target].local is not None
+    return regression or any(member.model.trunk.frozen is not None for member in members)
 
 
 def frozen_error(ensemble: Ensemble) -> ConfigError:

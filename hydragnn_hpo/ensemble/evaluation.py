@@ -27,7 +27,7 @@ from hydragnn_hpo.ensemble.inference import (
     Ensemble,
     describe_heads,
 )
-from hydragnn_hpo.ensemble.local_descriptors import predict_simply
+from hydragnn_hpo.ensemble.local_descriptors import describe_basis, predict_simply
 from hydragnn_hpo.ensemble.structure_batches import (
     ChunkReader,
     StructureFiles,
@@ -358,9 +358,12 @@ def evaluate_ensemble(
         trust += _predict(ensemble, some.columns, parts, len(trust))
     facts = _collect_facts(compositions, chemistry, by)
     done = Evaluation({}, len(trust), facts.compositions, trust, errors)
+    local = ensemble.local
     for name, rows in parts.items():
         if rows:
-            _evaluate_head(done, name, ensemble.manifest.heads[name], rows, facts)
+            trunk = local.find_trunk(name) if local is not None and name in local.heads else None
+            entry = ensemble.manifest.heads[name]
+            _evaluate_head(done, name, entry, rows, facts, describe_basis(trunk))
     done.warnings += ensemble.manifest.unguaranteed(
         [round(100 * level) for level in LEVELS], done.heads
     )
@@ -440,7 +443,8 @@ def _predict(
     targets = manifest.targets()
     for piece in pieces(graphs, np.arange(graphs.num_graphs), EDGES_PER_BATCH):
         moments = ensemble.moments(graphs, piece)
-        columns = graphs.take(piece)
+        embedded, rows_of_piece = ensemble.embed(graphs, piece)
+        columns = embedded.take(rows_of_piece)
         counts = columns.num_nodes()
         atoms = np.arange(counts.sum()) - np.repeat(columns.node_offset[:-1], counts)
         distances = ensemble.training_distances(graphs, piece)
@@ -478,7 +482,12 @@ def _open_baseline(entry: HeadEntry) -> CompositionModel | None:
 
 
 def _evaluate_head(
-    done: Evaluation, name: str, entry: HeadEntry, rows: list[_Rows], structures: _StructureFacts
+    done: Evaluation,
+    name: str,
+    entry: HeadEntry,
+    rows: list[_Rows],
+    structures: _StructureFacts,
+    described_by: str,
 ) -> None:
     """Compute one head's figures, or add the warning that it has none.
 
@@ -488,6 +497,7 @@ def _evaluate_head(
         entry: of the head in the manifest.
         rows: of the head, batch after batch.
         structures: facts of all structures.
+        described_by: what the regression for comparison describes atoms by.
     """
     whole = {key: np.concatenate([some[key] for some in rows]) for key in rows[0]}
     broken = ~np.isfinite(whole["mean"]).all(axis=1)
@@ -516,6 +526,7 @@ def _evaluate_head(
     of_rows = find_kinds(every.numbers, every.sizes, graph, own)
     facts = RowFacts(every.groups[graph], of_rows, others)
     head = HeadEvidence(name, entry.shown_unit, node, classes=tuple(entry.classes or ()))
+    head = replace(head, described_by=described_by)
     evidence = collect_evidence(head, predicted, known, facts)
     figures["elements_mae"] = evidence.elements.mae
     figures["descriptor_mae"] = evidence.descriptor.mae

@@ -3,7 +3,14 @@
 The densities of the neighbours of an atom (``neighbor_densities``) that do not change with rotation
 and random waves of them (Rahimi and Recht 2007) are the features of ridge regressions, which
 predict what ``baselines`` leave: for values of atoms one for each element, for structures one on
-the sum or mean over the atoms. Classes have a logistic regression on them.
+the sum or mean over the atoms. Classes have a logistic regression on them. Numbers of structures
+leave ``baselines`` out where these, which fit few labels too closely, predict other rows worse.
+
+Where graphs come with features of a foundation model, these take the place of the densities, and a
+kernel ridge regression that of the sums of waves: structures are compared by the mean and the
+standard deviation of their atoms' features (Matern kernel, 5/2). It is a ridge regression on the
+similarities to landmarks, training structures, which are whitened (Nystroem; Williams and Seeger
+2000): while all are landmarks, the two are the same. Extensive values are so per atom.
 
 Vectors are linear in the directions of the neighbours, with weights for each pair of elements and
 each radial function. Tensors are the unit tensor times what predicts a number, plus a part without
@@ -13,20 +20,23 @@ times positions from their centre, or products of two of their components; the c
 the waves, and as positions are from the centre, their mean does not count in a dipole.
 
 Shapes: G graphs, N nodes, C channels of elements, B densities, P axes, M waves, S elements,
-D features of a row, R rows of a target, T its components, W those of its part that turn together.
+D features of a row, R rows of a target, T its components, W those of its part that turn together, L
+landmarks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Literal, NamedTuple, Protocol, Self, cast, get_args
 
 import numpy as np
 from ase.data import atomic_masses
+from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
+from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
-from hydragnn_hpo.config import is_extensive, reads_positions
+from hydragnn_hpo.config import TRUNKS, is_extensive, reads_positions
 from hydragnn_hpo.data import Columns
 from hydragnn_hpo.ensemble.calibrate import clip_to_bounds
 from hydragnn_hpo.ensemble.class_probabilities import as_probabilities
@@ -39,7 +49,7 @@ from hydragnn_hpo.ensemble.neighbor_densities import (
     describe_directions,
     element_channels,
 )
-from hydragnn_hpo.ensemble.regressions import Rows, apply_weights, fit_ridge, fit_softmax
+from hydragnn_hpo.ensemble.regressions import Fit, Rows, apply_weights, fit_ridge, fit_softmax
 from hydragnn_hpo.file_records import TargetStats
 
 LONGEST = 5.0
@@ -52,14 +62,21 @@ MOST_AXES, MOST_WAVES, MOST_BLOCKS = 64, 1024, 512
 """Most principal axes of the densities, most random waves, and most sums of axes by element."""
 
 WIDTH = 2.0
-"""Length scale of the waves, in median distances of two atoms."""
+"""Length scale of the waves and of the kernel, in median distances of two atoms or landmarks."""
+
+FEATURE_AXES, MOST_LANDMARKS = 128, 1024
+"""Most principal axes of the features of a foundation model, and most landmarks."""
+
+_JITTER = 1e-8
+"""Added to the similarity of each landmark with itself, for each landmark: some are twins."""
 
 _SAMPLE = 500
 """Atoms in each of the two groups whose distances are measured."""
 
-Form = Literal["value", "class", "vector", "unit", "traceless"]
-"""What a regression predicts: numbers, logarithms of probabilities, a vector, or a multiple of the
-unit tensor and the rest of a symmetric tensor, which add up."""
+Form = Literal["value", "plain", "class", "vector", "unit", "traceless"]
+"""What a regression predicts: numbers, those of structures without a prediction from the elements,
+logarithms of probabilities, a vector, or a multiple of the unit tensor and the rest of a symmetric
+tensor, which add up."""
 
 Pool = Literal["none", "sum", "mean", "volume"]
 """How atoms add up to a structure: not at all, or by their sum, mean, or sum over the volume."""
@@ -101,6 +118,15 @@ class ChargeMoment:
         shift = _mean_positions(columns) - _sum_atoms(columns, masses * columns.positions) / total
         moments: np.ndarray = columns.attributes[self.attribute][:, None] * shift
         return moments
+
+
+def describe_basis(trunk: str | None) -> str:
+    """Return what regressions describe atoms by, as a phrase.
+
+    Args:
+        trunk: foundation model whose features they read, if there is one.
+    """
+    return f"features of {TRUNKS[trunk].title}" if trunk in TRUNKS else "local descriptors"
 
 
 def find_start(
@@ -200,6 +226,11 @@ class LocalBasis:
     phases: np.ndarray
     """Phases of the waves, which differ by element: waves of two elements do not correlate,
     [S, M]."""
+    trunk: str = ""
+    """Foundation model whose features take the place of the densities; empty for none."""
+    landmarks: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    """Structures that others are compared with, as ``_summarize`` returns them, [L, 2 P]; empty
+    without a foundation model."""
 
     @property
     def channels(self) -> np.ndarray:
@@ -266,8 +297,7 @@ class LocalBasis:
             Waves, [N, M]; densities on the axes, [N, P]; place of each element in ``elements``, or
             -1 for another, [N].
         """
-        densities = describe_atoms(columns, self.cutoff, self.channels)
-        points = (densities - self.mean) @ self.axes
+        points = self._points(columns)
         kind = self.find_kinds(columns, "none")
         known = (kind >= 0)[:, None]
         scale = np.sqrt(2.0 / max(self.phases.shape[1], 1))
@@ -276,6 +306,10 @@ class LocalBasis:
 
     def _invariants(self, columns: Columns, pool: Pool) -> np.ndarray:
         """Return waves, and densities on the axes: sums over a structure by element, [R, D]."""
+        if self.trunk and pool != "none":
+            atoms = _divisor(columns, "mean")
+            compared: np.ndarray = self._compare(columns) * (atoms / _divisor(columns, pool))
+            return compared
         waves, points, kind = self._waves(columns)
         if pool == "none":
             return np.concatenate([waves, points], axis=1)
@@ -286,38 +320,102 @@ class LocalBasis:
         features: np.ndarray = pooled / _divisor(columns, pool)
         return features
 
+    def _points(self, columns: Columns) -> np.ndarray:
+        """Return the densities, or features of a foundation model, on the axes, [N, P]."""
+        densities = _describe(columns, self.trunk, self.cutoff, self.channels)
+        points: np.ndarray = (densities - self.mean) @ self.axes
+        return points
 
-def fit_basis(train: Sequence[Columns], cutoff: float) -> LocalBasis:
-    """Fit the scaling of the densities, their axes and the length scale of the waves.
+    def _summarize(self, columns: Columns) -> np.ndarray:
+        """Return mean and standard deviation over each structure's atoms, on the axes, [G, 2 P]."""
+        points = self._points(columns)
+        divisor = _divisor(columns, "mean")
+        mean = _sum_atoms(columns, points) / divisor
+        away = points - np.repeat(mean, columns.num_nodes(), axis=0)
+        spread = np.sqrt(_sum_atoms(columns, away**2) / divisor)
+        return np.concatenate([mean, spread], axis=1)
+
+    @cached_property
+    def _length(self) -> float:
+        """Length scale of the kernel."""
+        away = cdist(self.landmarks[:_SAMPLE], self.landmarks[:_SAMPLE])
+        return WIDTH * (float(np.median(away)) or 1.0)
+
+    @cached_property
+    def whitening(self) -> np.ndarray:
+        """Cholesky factor of the landmarks' similarities with each other, [L, L]."""
+        count = len(self.landmarks)
+        similar = self._similarities(self.landmarks) + _JITTER * count * np.eye(count)
+        factor: np.ndarray = np.linalg.cholesky(similar)
+        return factor
+
+    def _similarities(self, summaries: np.ndarray) -> np.ndarray:
+        """Return 1 and the Matern kernel (5/2) of structures and landmarks, [G, L]."""
+        away = np.sqrt(5.0) * cdist(summaries, self.landmarks) / self._length
+        kernel: np.ndarray = 1.0 + (1.0 + away + away**2 / 3.0) * np.exp(-away)
+        return kernel
+
+    def _compare(self, columns: Columns) -> np.ndarray:
+        """Return the similarities to the landmarks, whitened, [G, L]."""
+        similar = self._similarities(self._summarize(columns))
+        compared: np.ndarray = solve_triangular(self.whitening, similar.T, lower=True).T
+        return compared
+
+
+def _describe(columns: Columns, trunk: str, cutoff: float, channels: np.ndarray) -> np.ndarray:
+    """Return the densities of each atom, or its features of a foundation model, [N, B].
+
+    Args:
+        columns: the graphs.
+        trunk: the model; empty for densities.
+        cutoff: where the densities end, in angstrom.
+        channels: weights of elements in them, [119, C].
+    """
+    if trunk:
+        return columns.features[trunk].astype(np.float64)
+    return describe_atoms(columns, cutoff, channels)
+
+
+def fit_basis(train: Sequence[Columns], cutoff: float, others: Sequence[Columns]) -> LocalBasis:
+    """Fit the scaling of the densities, their axes, the length scale of the waves, and landmarks.
 
     Args:
         train: graphs of the training split, in pieces.
         cutoff: where the densities end, in angstrom.
+        others: further graphs that are fitted in the end, which may be landmarks.
     """
+    trunk = min(train[0].features, default="")
     elements = np.unique(np.concatenate([piece.numbers for piece in train])).astype(np.int64)
     channels = element_channels(elements.tolist())
-    densities = np.concatenate([describe_atoms(piece, cutoff, channels) for piece in train])
+    densities = np.concatenate([_describe(piece, trunk, cutoff, channels) for piece in train])
     mean = densities.mean(axis=0)
     spread = densities.std(axis=0)
     varies = spread > 1e-9 * max(float(spread.max(initial=0.0)), 1e-30)
     inverse = np.where(varies, 1.0 / np.where(varies, spread, 1.0), 0.0)
     scaled = (densities - mean) * inverse
     _, axes = np.linalg.eigh(scaled.T @ scaled)
-    axes = axes[:, ::-1][:, : min(MOST_AXES, len(scaled), int(varies.sum()))]
+    most = FEATURE_AXES if trunk else MOST_AXES
+    axes = axes[:, ::-1][:, : min(most, len(scaled), int(varies.sum()))]
     random = np.random.default_rng(0)
     chosen = (scaled @ axes)[random.permutation(len(scaled))[: 2 * _SAMPLE]]
     half = len(chosen) // 2
     away = np.linalg.norm(chosen[:half, None] - chosen[None, half : 2 * half], axis=-1)
     distance = float(np.median(away)) if away.size else 0.0
     waves = min(MOST_WAVES, max(16, len(scaled)))
-    return LocalBasis(
+    basis = LocalBasis(
         cutoff=cutoff,
         elements=elements,
         mean=mean,
         axes=inverse[:, None] * axes / (distance or 1.0),
         frequencies=random.standard_normal((axes.shape[1], waves)) / WIDTH,
         phases=random.uniform(0.0, 2.0 * np.pi, (len(elements), waves)),
+        trunk=trunk,
     )
+    if not trunk:
+        return basis
+    summaries = np.concatenate([basis._summarize(piece) for piece in (*train, *others)])
+    chosen = random.permutation(len(summaries))[:MOST_LANDMARKS]
+    return replace(basis, landmarks=summaries[chosen])
 
 
 class LocalPart(NamedTuple):
@@ -376,7 +474,7 @@ def _start_part(
 ) -> np.ndarray:
     """Return what a regression adds to, [R, W], of a class logarithms of probabilities.
 
-    Elements have no directions: a part without trace begins with 0.
+    Elements have no directions: a part without trace begins with 0, and so does a plain one.
 
     Args:
         columns: the graphs.
@@ -384,7 +482,8 @@ def _start_part(
         form: what the regression predicts.
         shape: rows and components of the target.
     """
-    values = np.zeros(shape) if start is None or form == "traceless" else start.predict(columns)
+    alone = start is None or form in ("plain", "traceless")
+    values = np.zeros(shape) if start is None or alone else start.predict(columns)
     return np.log(as_probabilities(values)) if form == "class" else _project(values, form)
 
 
@@ -406,6 +505,11 @@ class LocalModels:
             start: what the regression corrects, as ``find_start`` returns it.
         """
         return self.predict_heads(columns, {name: start})[name]
+
+    def find_trunk(self, name: str) -> str | None:
+        """Return the foundation model whose features a target's regression reads, if it does."""
+        reads = (part.kind == "invariant" or part.pool == "sum" for part in self.heads[name])
+        return self.basis.trunk or None if any(reads) else None
 
     def predict_heads(
         self, columns: Columns, starts: Mapping[str, ElementModel | None]
@@ -436,15 +540,18 @@ class LocalModels:
         """Return the models as arrays of a file, in single precision but for the cutoff.
 
         Returns:
-            By name: those of ``LocalBasis``, and the weights of each target as ``POOL/NAME``, or
-            ``POOL.FORM/NAME`` where they predict no numbers.
+            By name: those of ``LocalBasis``, its landmarks as ``landmarks.TRUNK``, and the weights
+            of each target as ``POOL/NAME``, or ``POOL.FORM/NAME`` where the form is another one
+            than ``value``.
         """
         keys = ("mean", "axes", "frequencies", "phases")
+        landmarks = {_LANDMARKS + self.basis.trunk: self.basis.landmarks}
         double = {key: getattr(self.basis, key) for key in keys} | {
             f"{pool}{'' if form == 'value' else f'.{form}'}/{name}": weights
             for name, parts in self.heads.items()
             for form, pool, weights in parts
         }
+        double |= landmarks if self.basis.trunk else {}
         # safetensors writes the bytes of arrays in column order as if they were in row order
         single = {key: values.astype(np.float32, order="C") for key, values in double.items()}
         return {"cutoff": np.array([self.basis.cutoff]), "elements": self.basis.elements, **single}
@@ -464,10 +571,19 @@ class LocalModels:
             key: np.asarray(values, dtype=np.int64 if key == "elements" else np.float64)
             for key, values in arrays.items()
         }
-        fields = ("elements", "mean", "axes", "frequencies", "phases")
-        basis = LocalBasis(float(double["cutoff"].item()), *(double.pop(key) for key in fields))
+        basis = LocalBasis(
+            cutoff=float(double.pop("cutoff").item()),
+            elements=double.pop("elements"),
+            mean=double.pop("mean"),
+            axes=double.pop("axes"),
+            frequencies=double.pop("frequencies"),
+            phases=double.pop("phases"),
+        )
+        for key in [key for key in double if key.startswith(_LANDMARKS)]:
+            trunk = key.removeprefix(_LANDMARKS)
+            basis = replace(basis, trunk=trunk, landmarks=double.pop(key))
         heads: dict[str, tuple[LocalPart, ...]] = {}
-        for key in sorted(set(double) - {"cutoff"}):
+        for key in sorted(double):
             where, _, name = key.partition("/")
             pool, _, form = where.partition(".")
             if pool not in get_args(Pool) or (form or "value") not in get_args(Form):
@@ -477,6 +593,10 @@ class LocalModels:
         models = cls(basis, heads)
         _check_models(models)
         return models
+
+
+_LANDMARKS = "landmarks."
+"""Begin of the name of the array of landmarks; the foundation model follows."""
 
 
 def stack_models(models: Sequence[LocalModels]) -> dict[str, np.ndarray]:
@@ -520,18 +640,21 @@ def _check_models(models: LocalModels) -> None:
         raise ValueError("elements of local descriptors are not in order; get it again.")
     if not 0.0 < basis.cutoff <= LONGEST:
         raise ValueError("the cutoff of local descriptors is out of range; get it again.")
-    channels = basis.channels.shape[1]
-    pairs = channels * (channels + 1) // 2
-    densities = channels * SHELLS + ANGULAR_ORDER * ANGULAR_SHELLS * pairs
+    if basis.trunk and basis.trunk not in TRUNKS:
+        raise ValueError("landmarks are of no known foundation model; install a newer version.")
+    if basis.landmarks.ndim != 2 or len(basis.landmarks) > MOST_LANDMARKS:
+        raise ValueError("landmarks are no structures, or too many; get it again.")
+    densities = _count_densities(basis)
     axes, waves = basis.frequencies.shape
     wanted = [
+        (basis.landmarks, (len(basis.landmarks), 2 * axes if basis.trunk else 0)),
         (basis.mean, (densities,)),
         (basis.axes, (densities, axes)),
         (basis.frequencies, (axes, waves)),
         (basis.phases, (count, waves)),
     ]
     for parts in models.heads.values():
-        if tuple(part.form for part in parts) not in FORMS.values():
+        if forms_of(parts) not in FORMS.values():
             raise ValueError("parts of local descriptors do not add up; get it again.")
         if len({part.pool for part in parts}) > 1:
             raise ValueError("parts of local descriptors are of other atoms; get it again.")
@@ -539,6 +662,23 @@ def _check_models(models: LocalModels) -> None:
     for array, shape in wanted:
         if array.shape != shape or not np.isfinite(array).all():
             raise ValueError("arrays of local descriptors do not fit; get it again.")
+    if basis.trunk and not np.isfinite(basis.whitening).all():
+        raise ValueError("landmarks are too far from each other; get it again.")
+
+
+def forms_of(parts: Sequence[LocalPart]) -> tuple[Form, ...]:
+    """Return the forms of a target's parts as ``FORMS`` has them, which are its shape's."""
+    return tuple("value" if part.form == "plain" else part.form for part in parts)
+
+
+def _count_densities(basis: LocalBasis) -> int:
+    """Return the number of densities, or of features of its foundation model, B."""
+    if basis.trunk:
+        return TRUNKS[basis.trunk].blocks * TRUNKS[basis.trunk].width
+    channels = basis.channels.shape[1]
+    pairs = channels * (channels + 1) // 2
+    count: int = channels * SHELLS + ANGULAR_ORDER * ANGULAR_SHELLS * pairs
+    return count
 
 
 def _shape_of(part: LocalPart, basis: LocalBasis) -> tuple[int, ...]:
@@ -549,7 +689,8 @@ def _shape_of(part: LocalPart, basis: LocalBasis) -> tuple[int, ...]:
     if part.kind == "invariant":
         block = count * min(axes, max(1, MOST_BLOCKS // count))
         width = 1 if part.form == "unit" else part.weights.shape[-1]
-        return (count if node else 1, waves + (axes if node else block) + 1, width)
+        pooled = len(basis.landmarks) if basis.trunk else waves + block
+        return (count if node else 1, (waves + axes if node else pooled) + 1, width)
     features = channels * SHELLS * (1 if node else channels)
     charges = waves + channels if part.pool == "sum" else 0
     return (count if node else 1, features + charges, 1)
@@ -578,7 +719,7 @@ def fit_local_models(
     names = [name for name in targets if any(piece.masks[name].any() for piece in splits[0])]
     if not names:
         return None
-    basis = fit_basis(splits[0], min(cutoff, LONGEST))
+    basis = fit_basis(splits[0], min(cutoff, LONGEST), splits[1] if refit else ())
     features = _Features()
     heads: dict[str, tuple[LocalPart, ...]] = {}
     for name in names:
@@ -589,14 +730,17 @@ def fit_local_models(
         for form in FORMS[target["shape"]]:
             if (key := (_kind_of(form), pool)) not in features:
                 features[key] = [[basis.compute_features(p, *key) for p in s] for s in splits]
-            rows = [
-                _gather_rows(basis, (name, form, pool), some, pieces, start)
-                for some, pieces in zip(features[key], splits, strict=True)
-            ]
-            count = len(basis.elements) if pool == "none" else 1
-            free = not is_extensive(target)
-            weights = _fit(form, rows, count, refit=refit, constant=free)
-            parts.append(LocalPart(form, pool, weights))
+            tried: list[tuple[float, LocalPart]] = []
+            for one in ("value", "plain") if form == "value" and pool != "none" else (form,):
+                rows = [
+                    _gather_rows(basis, (name, one, pool), some, pieces, start)
+                    for some, pieces in zip(features[key], splits, strict=True)
+                ]
+                count = len(basis.elements) if pool == "none" else 1
+                free = not is_extensive(target)
+                weights, error = _fit(one, rows, count, refit=refit, constant=free)
+                tried.append((error, LocalPart(one, pool, weights)))
+            parts.append(min(tried, key=lambda fit: fit[0])[1])
         heads[name] = tuple(parts)
     return LocalModels(basis, heads)
 
@@ -612,7 +756,7 @@ def _fit(
     *,
     refit: bool,
     constant: bool,
-) -> np.ndarray:
+) -> Fit:
     """Fit one regression for each kind of rows.
 
     Args:
@@ -623,11 +767,12 @@ def _fit(
         constant: whether numbers have a constant beside their features.
 
     Returns:
-        The weights of all kinds, as in ``LocalPart``.
+        The weights of all kinds, as in ``LocalPart``, and the sum of their errors.
     """
     fit = fit_softmax if form == "class" else partial(fit_ridge, constant=constant)
     of_kinds = ([some.take(kinds == kind) for some, kinds in rows] for kind in range(count))
-    return np.stack([fit(*parts, refit=refit) for parts in of_kinds])
+    fits = [fit(*parts, refit=refit) for parts in of_kinds]
+    return Fit(np.stack([one.weights for one in fits]), sum(one.error for one in fits))
 
 
 def _pool_of(target: TargetStats) -> Pool:

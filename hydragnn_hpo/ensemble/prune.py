@@ -118,6 +118,7 @@ def prune_members(
         )
     checked = Manifest.model_validate(new.model_dump() | {"heads": heads})
     features = content.features
+    local = content.local
     smaller = replace(
         content,
         manifest=checked,
@@ -126,6 +127,7 @@ def prune_members(
         calibration_data=data.without(removed),
         trunks={name: content.trunks[name] for name in checked.trunks},
         features=features if features is not None and features.trial in stay else None,
+        local=None if local is None or local.basis.trunk not in ("", *checked.trunks) else local,
         identity="",
         sizes={},
         sums={},
@@ -156,6 +158,7 @@ def _without_members(
                 [head.sum for head in old.heads.values()],
                 attributes=old.attributes,
                 packages=old.packages,
+                local_trunks=old.local_trunks,
             ),
         }
     )

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
-from scipy.linalg import cho_factor, solve_triangular
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
@@ -47,6 +47,15 @@ class Rows(NamedTuple):
         return type(self)(*map(np.concatenate, zip(self, other, strict=True)))
 
 
+class Fit(NamedTuple):
+    """A regression, and how well it predicts the rows that chose its penalty."""
+
+    weights: np.ndarray
+    """As ``apply_weights`` takes them; 0 for fewer than two rows."""
+    error: float
+    """Sum of the errors of those rows, before they are fitted, too; infinite without any."""
+
+
 def apply_weights(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return what a regression adds, [R, T], or [R, W] for features that turn.
 
@@ -59,7 +68,7 @@ def apply_weights(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return values[..., 0] if turns else values
 
 
-def fit_ridge(train: Rows, val: Rows, *, refit: bool = False, constant: bool = True) -> np.ndarray:
+def fit_ridge(train: Rows, val: Rows, *, refit: bool = False, constant: bool = True) -> Fit:
     """Fit a ridge regression with the penalty that predicts ``val`` best; the largest without any.
 
     Errors are absolute; those of rows that turn are lengths, which do not depend on the axes.
@@ -69,9 +78,6 @@ def fit_ridge(train: Rows, val: Rows, *, refit: bool = False, constant: bool = T
         val: rows that choose the penalty.
         refit: whether ``val``, too, is fitted with that penalty.
         constant: whether rows of invariant numbers have a constant, or 0.
-
-    Returns:
-        Weights as ``apply_weights`` takes them; 0 for fewer than two rows.
     """
 
     def score(rows: Rows, weights: np.ndarray) -> float:
@@ -84,16 +90,13 @@ def fit_ridge(train: Rows, val: Rows, *, refit: bool = False, constant: bool = T
     return _fit(solve, score, train, val, refit=refit, patience=len(PENALTIES))
 
 
-def fit_softmax(train: Rows, val: Rows, *, refit: bool = False) -> np.ndarray:
+def fit_softmax(train: Rows, val: Rows, *, refit: bool = False) -> Fit:
     """Fit a multinomial logistic regression with the penalty of the smallest log-loss on ``val``.
 
     Args:
         train: rows to fit.
         val: rows that choose the penalty; without any it is the largest.
         refit: whether ``val``, too, is fitted with that penalty.
-
-    Returns:
-        Weights, and a constant last, [D + 1, T]; 0 for fewer than two rows.
     """
 
     def score(rows: Rows, weights: np.ndarray) -> float:
@@ -114,7 +117,7 @@ def _fit(
     *,
     refit: bool,
     patience: int,
-) -> np.ndarray:
+) -> Fit:
     """Fit with the penalty of the smallest score on ``val``, the largest penalty first.
 
     Args:
@@ -128,14 +131,14 @@ def _fit(
     turns = train.features.ndim == 3
     width = train.features.shape[-1]
     best = np.zeros((width, 1) if turns else (width + 1, train.values.shape[1]))
-    if len(train.values) < 2:
-        return best
     smallest = np.inf
+    if len(train.values) < 2:
+        return Fit(best, smallest)
     chosen = PENALTIES[-1]
     worse = 0
     for penalty, weights in solve(train, PENALTIES[::-1]):
         if not len(val.values):
-            return weights
+            return Fit(weights, smallest)
         error, worse = score(val, weights), worse + 1
         if error < smallest:
             best = weights
@@ -146,7 +149,7 @@ def _fit(
             break
     if refit:
         [(_, best)] = solve(train.join(val), (chosen,))
-    return best
+    return Fit(best, smallest)
 
 
 def _solve_ridge(
@@ -177,7 +180,7 @@ def _solve_ridge(
     right = rest if dual else centred.T @ rest
     scale = max(float(np.trace(gram)) / width, 1e-30)
     for penalty in penalties:
-        solved = np.linalg.solve(gram + penalty * scale * np.eye(len(gram)), right)
+        solved = cho_solve(cho_factor(gram + penalty * scale * np.eye(len(gram))), right)
         weights = centred.T @ solved if dual else solved
         last = () if turns else ((middle - mean @ weights)[None],)
         yield penalty, np.concatenate([weights, *last])

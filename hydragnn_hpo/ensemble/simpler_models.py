@@ -1,9 +1,10 @@
 """Fit the predictions that an ensemble is compared with, and let one join where it helps.
 
-A regression on local descriptors is compared in all heads. As it has no derivatives, it may join
-all but energies and what is derived from them, as one more configuration: fitted on what the nets
-were trained on, without a fold where these were, and weighted by its errors on structures that it
-has not seen (Law 6).
+A regression on local descriptors, or on features of a foundation model where graphs come with them,
+is compared in all heads. As it has no derivatives, it may join all but energies whose nets have
+them, and what is derived from these, as one more configuration: fitted on what the nets were
+trained on, without a fold where these were, and weighted by its errors on structures that it has
+not seen (Law 6).
 
 Shapes: C candidates, K regressions (one, or one for each fold), R rows of a head, w components.
 """
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hydragnn_hpo.config import ELEMENTS
 from hydragnn_hpo.ensemble.artefact import LocalShare, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
 from hydragnn_hpo.ensemble.candidates import BuildContext, CrossContext
@@ -114,9 +116,20 @@ def _draw_rows(context: BuildContext, rows: np.ndarray) -> np.ndarray:
     return np.sort(drawn[chosen])
 
 
-def can_join(target: TargetStats) -> bool:
-    """Check whether a regression may join a head: no energy, which gives forces, and no force."""
-    return not (target.get("energy") or target.get("derived_from"))
+def can_join(target: TargetStats, *, has_derivatives: bool = True) -> bool:
+    """Check whether a regression may join a head: no energy that gives forces, and no force.
+
+    Args:
+        target: the target of the head.
+        has_derivatives: whether no net of the head begins from frozen features.
+    """
+    return not (target.get("derived_from") or (target.get("energy") and has_derivatives))
+
+
+def _has_derivatives(context: BuildContext, weights: np.ndarray) -> bool:
+    """Check that no candidate with a weight, [C], begins from frozen features."""
+    chosen = (context.candidates[c] for c in np.flatnonzero(weights))
+    return all(one.config.model.embedding == ELEMENTS for one in chosen)
 
 
 @dataclass(frozen=True)
@@ -156,9 +169,12 @@ class JoinedModels:
         heads = dict(manifest.heads)
         for name, weight in self.weights.items():
             elements = tuple(one.describe_start(name) for one in self.members)
-            local = LocalShare(weight=weight, elements=elements)
+            trunk = self.members[0].models.find_trunk(name)
+            local = LocalShare(weight=weight, elements=elements, trunk=trunk)
             heads[name] = heads[name].model_copy(update={"local": local})
-        return manifest.model_copy(update={"heads": heads})
+        joined = manifest.model_copy(update={"heads": heads})
+        trunks = {*manifest.trunks, *joined.local_trunks}
+        return joined.model_copy(update={"trunks": tuple(sorted(trunks))})
 
     def append_to(self, predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Append predictions for ``test`` to those of the nets; none predicts a variance.
@@ -211,7 +227,7 @@ def join_local_models(
         simpler: the fit on the training split, which joins where there are no folds.
     """
     config = context.campaign.ensemble
-    first = _make_first(context, simpler)
+    first = _make_first(context, choice, simpler)
     if config.local_descriptors == "never" or choice.kept != "greedy" or first is None:
         return JoinedModels()
     members: tuple[LocalMember, ...] = (first,)
@@ -234,8 +250,15 @@ def join_local_models(
     )
 
 
-def _make_first(context: BuildContext, simpler: SimplerModels) -> LocalMember | None:
+def _make_first(
+    context: BuildContext, choice: MemberSelection, simpler: SimplerModels
+) -> LocalMember | None:
     """Return the fit on the training split for the heads that it may join.
+
+    Args:
+        context: data shared by all steps of the build.
+        choice: the selected members and their weights.
+        simpler: has the fit.
 
     Returns:
         None where there is no such head, or where the data has too many atoms.
@@ -244,11 +267,18 @@ def _make_first(context: BuildContext, simpler: SimplerModels) -> LocalMember | 
     local = simpler.local
     if local is None:
         return None
-    names = [name for name in local.heads if can_join(context.targets[name])]
+    names = [
+        name
+        for name in local.heads
+        if can_join(
+            context.targets[name],
+            has_derivatives=_has_derivatives(context, choice.best[name]),
+        )
+    ]
     if not names:
         return None
     if atoms > MOST_PREDICTED:
-        logger.info("no regression on local descriptors joins, as the data has %d atoms.", atoms)
+        logger.info("no regression joins, as the data has %d atoms.", atoms)
         return None
     return _make_member(context, local, simpler.baselines, names)
 

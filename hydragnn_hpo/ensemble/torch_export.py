@@ -433,9 +433,9 @@ def check_exportable(ensemble: Ensemble, target: str) -> None:
             f"target '{target}' is a class, whose sets a program does not make: predict it with "
             "'hydragnn-hpo predict', or export another target."
         )
-    if ensemble.manifest.heads[target].local is not None:
+    if (local := ensemble.manifest.heads[target].local) is not None:
         raise ConfigError(
-            f"target '{target}' has a regression on local descriptors among its members, which "
+            f"target '{target}' has a regression on {local.title} among its members, which "
             "cannot be traced: predict it with 'hydragnn-hpo predict', or build the ensemble again "
             "with [ensemble] local_descriptors = 'never'."
         )

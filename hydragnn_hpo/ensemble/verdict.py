@@ -165,6 +165,8 @@ class HeadEvidence:
     """Against ``baselines.CompositionModel``."""
     descriptor: Comparison = Comparison()
     """Against ``local_descriptors.LocalModels``."""
+    described_by: str = "local descriptors"
+    """What these describe atoms by, as a phrase."""
     single: Comparison = Comparison()
     """Against the trial of lowest validation objective, alone."""
     local: LocalJoining | None = None
@@ -560,12 +562,12 @@ def judge_descriptor(head: HeadEvidence) -> Assessment | None:
     return _compare_with_simpler(
         head,
         head.descriptor,
-        model="a regression on local descriptors",
+        model=f"a regression on {head.described_by}",
         weak=(
-            "the ensemble does not clearly know more than local descriptors tell",
+            f"the ensemble does not clearly know more than {head.described_by} tell",
             "train longer, or use more data",
         ),
-        strong="the ensemble knows more than local descriptors tell",
+        strong=f"the ensemble knows more than {head.described_by} tell",
     )
 
 
@@ -599,7 +601,7 @@ def judge_local(head: HeadEvidence) -> Assessment | None:
     gain = 100 * (1 - after / before)
     return Assessment(
         "good",
-        f"{head.title}: a regression on local descriptors is a member, with the weight "
+        f"{head.title}: a regression on {head.described_by} is a member, with the weight "
         f"{head.local['weight']:.2f}, as it lowers the error by {gain:.0f} %, from "
         f"{before:.3g}{head.in_unit} to {after:.3g} on the structures that weight the members.",
         _CLEARLY,

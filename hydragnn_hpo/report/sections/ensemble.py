@@ -393,12 +393,12 @@ def _members(facts: Facts, table: EnsembleTable) -> Table:
         parameters = trial.parameters if trial else None
         row = (name, statistics.fmean(weights.values()), conv, parameters, member["objective"])
         rows.append((*row, *map(weights.get, heads)))
-    if shares:
-        weight = statistics.fmean(shares.values())
-        rows.append(("local descriptors", weight, None, None, None, *map(shares.get, heads)))
     note = "Weight: the mean over the targets that have the member."
     if shares:
-        note += " The last row is the regression on local descriptors, which joined the nets."
+        weight = statistics.fmean(shares.values())
+        name = table.get("described_by", "local descriptors")
+        rows.append((name, weight, None, None, None, *map(shares.get, heads)))
+        note += f" The last row is the regression on {name}, which joined the nets."
     return make_table("members", columns, rows, note)
 
 

@@ -32,7 +32,7 @@ JOULES_PER_KWH = 3.6e6
 TOPICS = {
     "mean": "error against the mean",
     "elements": "error against the elements alone",
-    "descriptor": "error against local descriptors",
+    "descriptor": "error against a regression",
     "single": "error against the best trial",
     "published": "error against published ones",
     "ranking": "sigma as a rank of errors",
@@ -142,12 +142,15 @@ def best_published(facts: Facts, head: str) -> PublishedConfig | None:
 
 def _heads(facts: Facts, heads: Mapping[str, HeadScores]) -> Table:
     published = {name: best_published(facts, name) for name in heads}
+    described_by = "local descriptors"
+    if facts.ensemble is not None:
+        described_by = facts.ensemble.get("described_by", described_by)
     columns: dict[str, str | Sequence[str]] = {
         "head": "target",
         "unit": "unit",
         "ensemble": "ensemble, test MAE",
         "single": "best single member",
-        "descriptor": "local descriptors",
+        "descriptor": described_by,
         "elements": "elements alone",
         "baseline": "predict the mean",
         "ratio": ("ensemble / mean", "%"),

@@ -80,6 +80,8 @@ def test_energies_and_their_derivatives_have_no_regression() -> None:
     scalar = {"shape": "scalar", "level": "graph"}
     assert can_join(scalar)
     assert not can_join({**scalar, "energy": "per_atom"})
+    assert can_join({**scalar, "energy": "per_atom"}, has_derivatives=False)
+    assert not can_join({**scalar, "derived_from": "energy"}, has_derivatives=False)
     assert not can_join({"shape": "vector", "level": "node", "derived_from": "energy"})
     assert not can_join({**scalar, "level": "node", "derived_from": "energy"})
     for shape in ("spectrum", "class", "vector", "tensor"):

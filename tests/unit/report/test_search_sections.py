@@ -88,6 +88,21 @@ def test_the_regression_that_joined_is_a_member_with_its_weight_by_head(made: Fa
         assert sum(row[place] or 0.0 for row in table.rows) == pytest.approx(1.0)
 
 
+def test_the_regression_is_named_by_what_it_reads(made: Facts) -> None:
+    assert made.ensemble is not None
+    joined: Any = {"charge": {"weight": 0.25}}
+    described = "features of CHGNet 0.3.0"
+    table: Any = {**made.ensemble, "local_descriptors": joined, "described_by": described}
+    facts = replace(made, ensemble=table)
+    members = SECTIONS["members"](facts)
+    headline = SECTIONS["headline"](facts)
+    assert members is not None
+    assert headline is not None
+    assert blocks(members, Table)["members"].rows[-1][0] == described
+    titles = {column.key: column.label for column in blocks(headline, Table)["heads"].columns}
+    assert titles["descriptor"] == described
+
+
 def test_norms_of_errors_are_shown_where_a_target_has_some(made: Facts) -> None:
     assert made.ensemble is not None
     heads: Any = made.ensemble["heads"] | {
