@@ -108,7 +108,9 @@ class RadialBasis(nn.Module):
 
     def forward(self, lengths: Tensor) -> Tensor:
         """Expand lengths in angstrom, fp64, [P], to [P, K] in the dtype of the weights."""
-        square, end, start = lengths.square(), self.cutoff**2, self.fade**2
+        square = lengths.square()
+        end = self.cutoff**2
+        start = self.fade**2
         weights = (end - square).square() * (end + 2.0 * square - 3.0 * start) / (end - start) ** 3
         weights = torch.where(lengths < self.fade, 1.0, weights) / lengths
         values = torch.sin(lengths.unsqueeze(1) * self.frequencies) * weights.unsqueeze(1)
