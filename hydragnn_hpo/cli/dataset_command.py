@@ -183,7 +183,7 @@ def check(
 @app.command(epilog=show_examples("dataset embed"))
 def embed(
     store: Annotated[Path, typer.Argument(help="Graph store (NAME.bp).")],
-    trunk: Annotated[str, typer.Option(help="Foundation model, such as chgnet.")] = "chgnet",
+    trunk: Annotated[str, typer.Option(help="Foundation model: chgnet or sevennet.")] = "chgnet",
     processes: Annotated[
         int | None, typer.Option(min=1, help="Processes; one per core if left out.")
     ] = None,

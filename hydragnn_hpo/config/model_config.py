@@ -104,7 +104,7 @@ class ModelConfig(Config):
 
     embedding: str = ELEMENTS
     """What an atom begins with: its element alone (``elements``), or also the features that a
-    foundation model, which is not trained further, gives to it: ``chgnet``."""
+    foundation model, which is not trained further, gives to it: ``chgnet`` or ``sevennet``."""
 
     embedding_layers: Literal["all", "early", "late"] = "all"
     """Layers of the foundation model whose features are read: all, or the first or last half. Early

@@ -38,8 +38,16 @@ TRUNKS: dict[str, TrunkSpec] = {
         trained_on="relaxations of inorganic crystals of the Materials Project (MPtrj)",
         atom_seconds=2e-3,
     ),
+    "sevennet": TrunkSpec(
+        title="SevenNet-0 (11 July 2024)",
+        blocks=6,
+        width=128,
+        elements=frozenset(range(1, 95)) - _NOT_IN_MPTRJ,
+        trained_on="relaxations of inorganic crystals of the Materials Project (MPtrj)",
+        atom_seconds=2e-3,
+    ),
 }
-"""By the name that ``model.embedding`` has for them."""
+"""By the name that ``model.embedding`` has for them, the first to propose first."""
 
 ELEMENTS = "elements"
 """The embedding that begins from the element alone."""

@@ -242,22 +242,26 @@ def _make_hints(inspection: Inspection) -> HeadHints:
 MOST_FOR_FEATURES = 0.3
 """Share of a campaign's time up to which features of a foundation model are computed for it."""
 
+MOST_FOR_MORE_FEATURES = 0.1
+"""The same for each further foundation model, as it divides the search."""
+
 
 def _propose_trunks(
     hints: HeadHints, card: CardConfig, stats: StoreStats, request: InitRequest
 ) -> HeadHints:
-    """Add the foundation models that know the elements of crystals and do not take too much time.
+    """Add foundation models that know the elements of crystals and do not take too much time.
 
     Forces are derivatives by positions, which features do not have.
     """
     heads = choose_heads(card, request.targets, hints)
     atoms = stats["num_graphs"] * stats["nodes"]["mean"]
-    most = MOST_FOR_FEATURES * 60.0 * (request.minutes or MINUTES)
-    able = tuple(
-        name
-        for name, spec in TRUNKS.items()
-        if not find_unseen(name, stats["elements"]) and atoms * spec.atom_seconds <= most
-    )
+    limit = 60.0 * (request.minutes or MINUTES)
+    able: tuple[str, ...] = ()
+    for name, spec in TRUNKS.items():
+        share = MOST_FOR_MORE_FEATURES if able else MOST_FOR_FEATURES
+        seen = not find_unseen(name, stats["elements"])
+        if seen and atoms * spec.atom_seconds <= share * limit:
+            able = (*able, name)
     if not request.trunks or any(card.targets[name].derived_from for name in heads):
         able = ()
     seconds = sum(atoms * TRUNKS[name].atom_seconds for name in able)

@@ -5,10 +5,10 @@ Shapes: G graphs, N nodes, L layers, F features.
 
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,9 +22,16 @@ from torch import Tensor
 from hydragnn_hpo.data import Batch, Columns, find_edges, make_batch, offsets
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError, unknown
 from hydragnn_hpo.model.trunks.chgnet import CHGNet, CHGNetConfig
+from hydragnn_hpo.model.trunks.sevennet import SevenNet, SevenNetConfig
 
-_STEMS = {"chgnet": "chgnet-0.3.0"}
+_STEMS = {"chgnet": "chgnet-0.3.0", "sevennet": "sevennet-0-2024-07-11"}
 """Stem of the files in this folder by name of the trunk."""
+
+AnyConfig = CHGNetConfig | SevenNetConfig
+AnyNetwork = CHGNet | SevenNet
+
+
+ConfigT = TypeVar("ConfigT", bound=AnyConfig)
 
 ADAPTER = 1
 """Version of the code between structures and features; raise it when features change."""
@@ -41,11 +48,27 @@ class TrunkSource(Struct, frozen=True, forbid_unknown_fields=True):
     """Checksum of the file."""
 
 
-class TrunkCard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, eq=False):
+class _CardKind(Struct, frozen=True):
+    """The field of a card that says what its other fields are."""
+
+    architecture: str = "chgnet"
+
+
+class TrunkCard(
+    Struct,
+    Generic[ConfigT],
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    eq=False,
+    omit_defaults=True,
+):
     """Description of a trunk, the content of its JSON file."""
 
     name: str
     """Name in settings."""
+    architecture: str = "chgnet"
+    """Kind of network: ``chgnet`` or ``sevennet``."""
     version: str
     """Version of the weights."""
     licence: str
@@ -60,14 +83,30 @@ class TrunkCard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, e
     """File from which the weights were converted."""
     sha256: str
     """Checksum of the weights."""
-    config: CHGNetConfig
+    config: ConfigT
     """Sizes of the network."""
 
 
-class FrozenTrunk(TrunkCard, frozen=True, kw_only=True, eq=False):
+class _Architecture(NamedTuple):
+    """A kind of network."""
+
+    card: Any
+    """Type of its cards."""
+    build: Callable[[Any], AnyNetwork]
+    """Allocates it from its sizes."""
+
+
+_ARCHITECTURES = {
+    "chgnet": _Architecture(TrunkCard[CHGNetConfig], CHGNet),
+    "sevennet": _Architecture(TrunkCard[SevenNetConfig], SevenNet),
+}
+"""By the name that cards have for them."""
+
+
+class FrozenTrunk(TrunkCard[AnyConfig], frozen=True, kw_only=True, eq=False):
     """A pretrained network whose weights do not change."""
 
-    network: CHGNet
+    network: AnyNetwork
     """The network, in fp32 on the CPU."""
     checksum: str
     """SHA-256 of the card, which includes that of the weights, and of the version of this code."""
@@ -150,7 +189,8 @@ class FrozenTrunk(TrunkCard, frozen=True, kw_only=True, eq=False):
             edge_offset=offsets(np.array([len(each) for each in edges])),
             edge_translation=None,
         )
-        # fp32 would lose digits of angles near 180 degrees, where the arc cosine is steep.
+        # fp32 would lose digits of angles near 180 degrees, where the arc cosine is steep, and of
+        # the phases of radial functions.
         every = range(len(rows))
         return make_batch(chosen, every, cutoff=None, dtype=torch.float64, pairs=True)
 
@@ -208,12 +248,12 @@ def open_trunk(record: object, weights: Mapping[str, Tensor]) -> FrozenTrunk:
         DataError: the record is not sound, or weights and sizes are not those of a known network.
     """
     try:
-        card = msgspec.convert(record, TrunkCard)
+        card = _read_card(record)
         known = find_trunk(card.name)
         shapes = {name: value.shape for name, value in known.network.state_dict().items()}
         if card.config != known.config or shapes != {n: w.shape for n, w in weights.items()}:
             raise ValueError("its sizes are not those of this network")
-        network = CHGNet(card.config)
+        network = _ARCHITECTURES[card.architecture].build(card.config)
         network.load_state_dict(dict(weights))
     except (msgspec.MsgspecError, ConfigError, RuntimeError, TypeError, ValueError) as error:
         raise DataError(
@@ -222,7 +262,20 @@ def open_trunk(record: object, weights: Mapping[str, Tensor]) -> FrozenTrunk:
     return _freeze(card, network)
 
 
-def _freeze(card: TrunkCard, network: CHGNet) -> FrozenTrunk:
+def _read_card(record: object) -> TrunkCard[AnyConfig]:
+    """Return a card from the plain values of its JSON file.
+
+    Raises:
+        ValueError: the values are not those of a card.
+    """
+    kind = msgspec.convert(record, _CardKind).architecture
+    if kind not in _ARCHITECTURES:
+        raise ValueError(unknown("architecture", kind, _ARCHITECTURES))
+    card: TrunkCard[AnyConfig] = msgspec.convert(record, _ARCHITECTURES[kind].card)
+    return card
+
+
+def _freeze(card: TrunkCard[AnyConfig], network: AnyNetwork) -> FrozenTrunk:
     network.eval().requires_grad_(False)
     fields = {name: getattr(card, name) for name in TrunkCard.__struct_fields__}
     text = msgspec.json.encode(card, order="sorted")
@@ -256,8 +309,8 @@ def read_trunk(folder: Path, stem: str) -> FrozenTrunk:
     try:
         description = (folder / f"{stem}.json").read_bytes()
         weights = (folder / f"{stem}.safetensors").read_bytes()
-        card = msgspec.json.decode(description, type=TrunkCard)
-    except (OSError, msgspec.DecodeError) as error:
+        card = _read_card(msgspec.json.decode(description))
+    except (OSError, msgspec.DecodeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise StorageError(
             f"{folder / stem}: the trunk cannot be read ({reason}); install hydragnn-hpo again."
@@ -269,6 +322,6 @@ def read_trunk(folder: Path, stem: str) -> FrozenTrunk:
             f"{card.sha256[:16]}; install hydragnn-hpo again."
         )
     with torch.random.fork_rng(devices=[]):  # layers draw weights that are overwritten
-        network = CHGNet(card.config)
+        network = _ARCHITECTURES[card.architecture].build(card.config)
     network.load_state_dict(load(weights))
     return _freeze(card, network)

@@ -183,3 +183,21 @@ def test_a_published_test_split_leaves_the_others_what_is_not_test(tmp_path):
     )
     scaled = scale_stats(made.inspection.geometry.stats, 30, card, 2 / 3)
     assert scaled["splits"] == {"train": 7, "val": 1, "sel": 1, "cal": 1, "test": 20}
+
+
+@pytest.mark.parametrize(
+    ("minutes", "proposed"),
+    [(10.0, '["elements", "chgnet", "sevennet"]'), (2.0, '["elements", "chgnet"]')],
+)
+def test_a_second_model_is_proposed_where_its_features_take_little_time(
+    tmp_path, minutes, proposed
+):
+    """12,500 atoms x 2 ms are 25 s: less than a tenth of 10 minutes, but more than that of 2."""
+    frames = [bulk("Cu") * (5, 5, 5) for _ in range(100)]
+    for number, frame in enumerate(frames):
+        frame.rattle(0.1, seed=number)
+        frame.info["gap"] = float(number % 7)
+    write(tmp_path / "some.extxyz", frames)
+    request = InitRequest(targets=("gap",), minutes=minutes)
+    made = init_from_files([tmp_path / "some.extxyz"], request, {"gap": "eV"}, tmp_path)
+    assert f'"model.embedding" = {proposed}' in made.campaign_text
