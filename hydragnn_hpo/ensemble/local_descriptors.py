@@ -667,7 +667,11 @@ def _check_models(models: LocalModels) -> None:
 
 
 def forms_of(parts: Sequence[LocalPart]) -> tuple[Form, ...]:
-    """Return the forms of a target's parts as ``FORMS`` has them, which are its shape's."""
+    """Return the forms of a target's parts.
+
+    Returns:
+        As ``FORMS`` has them for a shape: a plain part is one of values.
+    """
     return tuple("value" if part.form == "plain" else part.form for part in parts)
 
 
