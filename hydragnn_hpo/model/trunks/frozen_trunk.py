@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load
 from torch import Tensor
 
-from hydragnn_hpo.data import Batch, Columns, find_edges, make_batch, offsets
+from hydragnn_hpo.data import Batch, Columns, edge_vectors, find_edges, make_batch, offsets
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError, unknown
 from hydragnn_hpo.model.trunks.chgnet import CHGNet, CHGNetConfig
 from hydragnn_hpo.model.trunks.sevennet import SevenNet, SevenNetConfig
@@ -32,6 +32,12 @@ AnyNetwork = CHGNet | SevenNet
 
 
 ConfigT = TypeVar("ConfigT", bound=AnyConfig)
+
+MOST_ANGLES = 5_000_000
+"""Most angles of a structure: an array of their features takes 1.3 GB. Metals have 130 an atom."""
+
+_MANY_EDGES = 10_000
+"""Edges below which a structure is not dense or large enough for so many."""
 
 ADAPTER = 1
 """Version of the code between structures and features; raise it when features change."""
@@ -217,7 +223,24 @@ class FrozenTrunk(TrunkCard[AnyConfig], frozen=True, kw_only=True, eq=False):
                 columns, row, "has a position or cell that is not finite", "correct it"
             )
         edges, shift = find_edges(positions, cell, columns.pbc[row], self.cutoff)
+        self._check_angles(columns, row, edges, shift)
         return edges, shift
+
+    def _check_angles(
+        self, columns: Columns, row: int, edges: NDArray[np.int32], shift: NDArray[np.int16]
+    ) -> None:
+        """Refuse a structure whose angles would fill the memory; few edges form few of them."""
+        reach = getattr(self.config, "angle_cutoff", 0.0)
+        if not reach or len(edges) < _MANY_EDGES:
+            return
+        nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
+        vectors = edge_vectors(columns.positions[nodes], columns.cell[row], edges, shift)
+        near = np.linalg.norm(vectors, axis=1) < reach
+        meeting = np.bincount(edges[near, 1])
+        angles = int((meeting * (meeting - 1)).sum())
+        if angles > MOST_ANGLES:
+            problem = f"has {angles:,} angles between bonds below {reach:g} angstrom"
+            raise self._error(columns, row, problem, f"leave it out: {MOST_ANGLES:,} are the most")
 
     def _error(self, columns: Columns, row: int, problem: str, cure: str) -> DataError:
         return DataError(f"structure {row} ({columns.ids[row]}) {problem}; {cure}.")

@@ -210,12 +210,12 @@ def rename_level(values: dict, name: str) -> None:
     ("change", "sentence"),
     [
         (
-            lambda v: v.update(format=4, package="9; rm"),
-            "has format 4, this version of hydragnn-hpo reads formats 2 to 3: install another one.",
+            lambda v: v.update(format=5, package="9; rm"),
+            "has format 5, this version of hydragnn-hpo reads formats 2 to 4: install another one.",
         ),
         (
-            lambda v: v.update(format=4, package="9.8.7"),
-            "reads formats 2 to 3: install hydragnn-hpo 9.8.7, which wrote it.",
+            lambda v: v.update(format=5, package="9.8.7"),
+            "reads formats 2 to 4: install hydragnn-hpo 9.8.7, which wrote it.",
         ),
         (
             lambda v: v.update(format=1, package="0.0.9"),

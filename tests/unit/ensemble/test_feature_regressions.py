@@ -251,7 +251,7 @@ def test_forces_of_an_energy_with_it_are_refused(joined: Path) -> None:
     atoms.calc = calculator
     expected = calculator.ensemble.predict(atoms)["energy"].mean[0, 0] * len(atoms)
     assert atoms.get_potential_energy() == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(ConfigError, match="no forces: its energy begins from features of CHGNet"):
+    with pytest.raises(ConfigError, match="no forces and no stress: its energy begins from"):
         atoms.get_forces()
 
 

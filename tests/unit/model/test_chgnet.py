@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from ase.build import molecule
+from ase.build import bulk, molecule
 from chgnet_reference import EXPECTED, FOLDER, STEM, load_package, run_package
 from trunk_structures import columns_without_edges as columns
 from trunk_structures import crystals_of_all_systems, example
 
+from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model.trunks import find_trunk
 from hydragnn_hpo.model.trunks.chgnet import find_angles
 
@@ -121,3 +122,10 @@ def test_real_crystals_have_the_features_of_the_package(fp64_trunk):
             assert site_energies.mean().item() == pytest.approx(energy, abs=1e-7)
             assert (fp64_trunk.network.moments(found) - moments).abs().max() < 1e-8
             assert np.abs(features(atoms) - expected.numpy()).max() < 1e-6 * LARGEST
+
+
+def test_a_structure_of_too_many_angles_is_refused():
+    """A simple cubic cell of 2 angstrom has 18 neighbours below 3: 18 x 17 angles an atom."""
+    crystal = bulk("Cu", "sc", a=2.0) * (26, 26, 26)
+    with pytest.raises(DataError, match=rf"has {26**3 * 18 * 17:,} angles between bonds below 3 "):
+        find_trunk("chgnet").check(columns(crystal), [0])
