@@ -394,6 +394,7 @@ def build_with_ranks(
     *,
     progress: Callable[[int], None] | None = None,
     files: Sequence[Path] | None = None,
+    window: int = WINDOW,
 ) -> StoreStats:
     """Build the store of ``build_store``; collective, and all ranks raise its errors.
 
@@ -403,13 +404,14 @@ def build_with_ranks(
         out: store to write.
         progress: called on rank 0, once, with the number of structures when all are finished.
         files: files to read instead of the card's own; None reads the card's.
+        window: most graphs of a window.
 
     Returns:
         The statistics of the store, on every rank.
     """
     hosts = group_by_host(comm)
     with _disable_ase_mpi(), ExitStack() as held, ExitStack() as placed:
-        begin = partial(_begin, held, card_path, out, files, WINDOW, progress)
+        begin = partial(_begin, held, card_path, out, files, window, progress)
         plan, work = run_at_root(comm, begin)
         layout = _make_layout(comm, hosts, plan, work, out)
         if comm.rank == 0 and progress is not None:

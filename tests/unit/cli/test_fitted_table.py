@@ -97,7 +97,10 @@ def of_evaluation(run, built):
     figures = dict.fromkeys((*keys, *(f"raw_{key}" for key in keys), "area_conformal"), 1234.0)
     figures |= {"mae": 0.00123, "rows": 123_456}
     head = SimpleNamespace(
-        entry=SimpleNamespace(shown_unit="eV/angstrom"), figures=figures, strata={"all": figures}
+        entry=SimpleNamespace(shown_unit="eV/angstrom"),
+        figures=figures,
+        strata={"all": figures},
+        evidence=SimpleNamespace(described_by="local descriptors"),
     )
     names = ("forces", "energy", "gap", "dipole", "polarizability", "heat_capacity")
     done = SimpleNamespace(structures=7, heads=dict.fromkeys(names, head))
@@ -105,7 +108,10 @@ def of_evaluation(run, built):
     yield ensemble_evaluate.strata_table(done), ["0.00123", "123456"]
     classes = {"rows": 17, "mae": 0.321, "rmse": 0.5, "accuracy": 0.875, "auc": 0.9, "ece": 0.1}
     of_class = SimpleNamespace(
-        entry=SimpleNamespace(shown_unit="1"), figures=classes, strata={"all": classes}
+        entry=SimpleNamespace(shown_unit="1"),
+        figures=classes,
+        strata={"all": classes},
+        evidence=SimpleNamespace(described_by="local descriptors"),
     )
     done = SimpleNamespace(structures=7, heads={"phase": of_class})
     yield ensemble_evaluate.evaluation_table(done), ["0.321", "0.875"]

@@ -62,7 +62,8 @@ def test_two_processes_find_what_one_finds(tmp_path):
 
 
 def test_a_job_answers_with_the_place_or_a_sentence(tmp_path):
-    store, answer = made_store(tmp_path / "one"), tmp_path / "answer.json"
+    store = made_store(tmp_path / "one")
+    answer = tmp_path / "answer.json"
     spec = {"store": str(store), "trunk": "chgnet", "answer": str(answer)}
     assert embed.job_main(spec) == 0
     assert Path(json.loads(answer.read_text())["path"]).exists()
