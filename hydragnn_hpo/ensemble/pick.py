@@ -12,7 +12,7 @@ Shapes: G graphs of a batch, N nodes, M structures, D dimensions, F features of 
 import heapq
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
@@ -301,13 +301,32 @@ def pick_structures(
     )
     points = compute_descriptors(ensemble, joined)
     scores = np.array([candidate.score for candidate in best])
-    choice = farthest_first(points, np.maximum(scores, np.finfo(float).tiny), request.count)
-    result.candidates = [best[row] for row in choice.rows]
+    _choose(result, best, points, np.maximum(scores, np.finfo(float).tiny), request.count)
+    return result
+
+
+def _choose(
+    result: PickResult,
+    candidates: Sequence[PoolCandidate],
+    points: np.ndarray,
+    scores: np.ndarray,
+    count: int,
+) -> None:
+    """Complete a result by the candidates that ``farthest_first`` chooses.
+
+    Args:
+        result: gets candidates, distances and counts.
+        candidates: M structures.
+        points: their descriptors, [M, D].
+        scores: their scores, > 0, [M].
+        count: number of structures to choose.
+    """
+    choice = farthest_first(points, scores, count)
+    result.candidates = [candidates[row] for row in choice.rows]
     result.distances = [None if np.isinf(far) else float(far) for far in choice.distances]
     result.counts["same"] = choice.duplicates
     result.mean_distance = mean_distance(points[choice.rows])
     result.mean_distance_top = mean_distance(points[: len(choice.rows)])
-    return result
 
 
 def pick_unlike(trunk: FrozenTrunk, pool: Iterable[Structures], count: int) -> PickResult:
@@ -339,12 +358,7 @@ def pick_unlike(trunk: FrozenTrunk, pool: Iterable[Structures], count: int) -> P
     if not candidates:
         raise DataError("the pool holds nothing to pick; give other structures.")
     points = standardize(np.concatenate(parts[1:]))
-    choice = farthest_first(points, np.ones(len(points)), count)
-    result.candidates = [candidates[row] for row in choice.rows]
-    result.distances = [None if np.isinf(far) else float(far) for far in choice.distances]
-    result.counts["same"] = choice.duplicates
-    result.mean_distance = mean_distance(points[choice.rows])
-    result.mean_distance_top = mean_distance(points[: len(choice.rows)])
+    _choose(result, candidates, points, np.ones(len(points)), count)
     return result
 
 

@@ -98,7 +98,7 @@ def couple_degrees(path: Path) -> Tensor:
     return scaled
 
 
-class RadialBasis(nn.Module):
+class BondBasis(nn.Module):
     """Spherical Bessel functions with learned frequencies, which fade at the cutoff."""
 
     def __init__(self, config: SevenNetConfig) -> None:
@@ -247,7 +247,7 @@ class SevenNet(nn.Module):
         self.config = config
         last = config.convolutions - 1
         self.elements = nn.Embedding(config.elements, config.features)
-        self.radial = RadialBasis(config)
+        self.radial = BondBasis(config)
         self.convs = nn.ModuleList(
             SevenNetConv(config, 2 * (step > 0), 2 * (step < last))
             for step in range(config.convolutions)
