@@ -40,6 +40,7 @@ from hydragnn_hpo.config import (
     ELEMENTS,
     MOST_VALUES_OF_SPECTRUM,
     SUMMED,
+    TRUNKS,
     AttributeConfig,
     AxisConfig,
     CardConfig,
@@ -101,7 +102,8 @@ MANIFEST, CARD, SUMS = "ensemble.json", "MODEL_CARD.md", "SHA256SUMS"
 CALIBRATION = "calibration.safetensors"
 """Entry with the members' predictions for the calibration split; may be missing."""
 FEATURES = "features.safetensors"
-"""Entry with a sample of the training set in the features of a member; may be missing."""
+"""Entry with a sample of the training set in the features of a member, or of a
+foundation model; may be missing."""
 LOCAL = "local_descriptors.safetensors"
 """Entry with the predictions from local descriptors; may be missing."""
 LOCAL_MEMBERS = "local_members.safetensors"
@@ -1002,7 +1004,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
             weights,
             {} if to_predict else cards,
             known,
-            _read_features(entries, configs),
+            _read_features(entries, configs, manifest.trunks),
             _read_local(entries, manifest),
             _read_local_members(entries, manifest),
             _read_trunks(entries, manifest),
@@ -1177,8 +1179,11 @@ def _read_calibration(entries: SafeZip, manifest: Manifest) -> CalibrationData |
     return _read_arrays(entries, CALIBRATION, lambda arrays: from_arrays(arrays, weights, widths))
 
 
-def _read_features(entries: SafeZip, configs: Mapping[str, TrialConfig]) -> TrainingFeatures | None:
+def _read_features(
+    entries: SafeZip, configs: Mapping[str, TrialConfig], trunks: Iterable[str]
+) -> TrainingFeatures | None:
     widths = {trial: config.model.features for trial, config in configs.items()}
+    widths |= {name: TRUNKS[name].width for name in trunks}
     return _read_arrays(entries, FEATURES, lambda arrays: features_from_arrays(arrays, widths))
 
 

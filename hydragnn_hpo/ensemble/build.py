@@ -915,7 +915,10 @@ def _trust_on_test(
 def find_training_features(
     context: BuildContext, manifest: Manifest, members: Iterable[Member]
 ) -> TrainingFeatures:
-    """Sample the training split in the features of the member with the largest weight.
+    """Sample the training split in the features of a foundation model, or of a member.
+
+    A foundation model that the ensemble carries tells foreign structures better than a net that
+    knows its training data alone (decision 0053); else it is the member with the largest weight.
 
     Args:
         context: data shared by all steps of the build.
@@ -924,9 +927,10 @@ def find_training_features(
     """
     heaviest = max(manifest.members, key=lambda member: (member.weight, -member.objective)).trial
     own = next(member for member in members if member.trial == heaviest)
+    source = next(iter(manifest.trunks), own)
     levels = (GRAPH, NODE) if any(map(context.is_node, context.targets)) else (GRAPH,)
     seed = derive_seed(context.campaign.seed, heaviest, "features")
-    return sample_training_set(own, context.graphs, levels, seed=seed)
+    return sample_training_set(source, context.graphs, levels, seed=seed)
 
 
 def _distances_on_test(

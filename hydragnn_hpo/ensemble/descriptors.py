@@ -1,8 +1,9 @@
 """Structures and atoms as points in the space of a trunk's features, and their distances.
 
-The features of a structure are the mean over its atoms of the last features of a member's trunk.
-An ensemble file carries a sample of the training structures, and atoms, in the features of one
-member, so that the distance of any structure to the training set is known without the data set.
+The features of a structure are the mean over its atoms of the last features of a trunk: of a
+member, or of a foundation model. An ensemble file carries a sample of the training structures, and
+atoms, in the features of one of them, so that the distance of any structure to the training set is
+known without the data set.
 
 Shapes: G graphs, N nodes, M points, D dimensions, F features of a member, P points of a sample.
 """
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hydragnn_hpo.data import GraphSet
+from hydragnn_hpo.config import TRUNKS
+from hydragnn_hpo.data import Columns, GraphSet
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, Member, member_batches, pieces
 from hydragnn_hpo.model import pool_mean
 
@@ -130,6 +132,12 @@ def stream_features(
             yield member, features
 
 
+def mean_over_atoms(values: np.ndarray, columns: Columns) -> np.ndarray:
+    """Return the mean of values of atoms, [N, F], over the atoms of each structure, [G, F]."""
+    sums: np.ndarray = np.add.reduceat(values, columns.node_offset[:-1])
+    return sums / columns.num_nodes()[:, None]
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureSample:
     """A sample of the training data of one level."""
@@ -154,10 +162,10 @@ class FeatureSample:
 
 @dataclass(frozen=True, eq=False)
 class TrainingFeatures:
-    """Samples of the training structures and atoms in the features of one member."""
+    """Samples of the training structures and atoms in the features of one trunk."""
 
-    trial: str
-    """The member."""
+    source: str
+    """Trial of the member, or name of the foundation model, whose features they are."""
     levels: Mapping[str, FeatureSample]
     """By level: ``graph``, and ``node`` where a head predicts atoms."""
 
@@ -167,33 +175,49 @@ class TrainingFeatures:
         """Compute the distance of structures, and of their atoms, to the training set.
 
         Args:
-            members: members of the ensemble; only that of ``trial`` is run.
-            graphs: graphs with edges up to its cutoff.
+            members: members of the ensemble; only the source is run, if it is one.
+            graphs: graphs with edges up to its cutoff, or with features of the foundation model.
             indices: positions of the graphs wanted, [G].
 
         Returns:
             Distances by level, [G] and [N], see ``FeatureSample.distances``.
         """
-        own = next(member for member in members if member.trial == self.trial)
+        own = next((member for member in members if member.trial == self.source), self.source)
         parts: dict[str, list[np.ndarray]] = {level: [np.zeros(0)] for level in self.levels}
-        for _, features in stream_features(
-            [own], graphs, indices, device_of_member(own), self.levels
-        ):
+        for features in _stream(own, graphs, indices, self.levels):
             for level, sample in self.levels.items():
                 parts[level].append(sample.distances(features[level]))
         return {level: np.concatenate(some) for level, some in parts.items()}
 
 
-def sample_training_set(
-    member: Member, graphs: GraphSet, levels: Iterable[str], *, seed: int
-) -> TrainingFeatures:
-    """Draw structures and atoms of the training split, as points in the features of a member.
+def _stream(
+    source: Member | str, graphs: GraphSet, indices: np.ndarray, levels: Collection[str]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the last features of batches by level in fp64, [G, F] and [N, F].
 
-    The net is run on ``POINTS`` structures at most, whatever the size of the training set.
+    Those of a foundation model come with the graphs.
+    """
+    if isinstance(source, str):
+        for piece in pieces(graphs, indices, EDGES_PER_BATCH):
+            columns = graphs.take(piece)
+            last = columns.features[source][:, -TRUNKS[source].width :].astype(np.float64)
+            yield {GRAPH: mean_over_atoms(last, columns), NODE: last}
+        return
+    device = device_of_member(source)
+    for _, features in stream_features([source], graphs, indices, device, levels):
+        yield features
+
+
+def sample_training_set(
+    source: Member | str, graphs: GraphSet, levels: Iterable[str], *, seed: int
+) -> TrainingFeatures:
+    """Draw structures and atoms of the training split, as points in the features of a trunk.
+
+    At most ``POINTS`` structures are drawn, whatever the size of the training set.
 
     Args:
-        member: a net, on its device.
-        graphs: graphs with edges up to its cutoff.
+        source: a net, on its device, or the name of a foundation model.
+        graphs: graphs with edges up to the net's cutoff, or with features of the foundation model.
         levels: levels that get a sample.
         seed: decides what is drawn.
     """
@@ -202,12 +226,11 @@ def sample_training_set(
     atoms = np.cumsum(graphs.num_nodes()[drawn])
     drawn = drawn[: max(1, int(np.searchsorted(atoms, MOST_NODES, side="right")))]
     parts: dict[str, list[np.ndarray]] = {level: [] for level in levels}
-    device = device_of_member(member)
-    for _, features in stream_features([member], graphs, np.sort(drawn), device, parts):
+    for features in _stream(source, graphs, np.sort(drawn), parts):
         for level, some in parts.items():
             some.append(features[level])
     samples = {level: _sample(np.concatenate(some), random) for level, some in parts.items()}
-    return TrainingFeatures(member.trial, samples)
+    return TrainingFeatures(source if isinstance(source, str) else source.trial, samples)
 
 
 def device_of_member(member: Member) -> torch.device:
@@ -236,13 +259,13 @@ def features_to_arrays(features: TrainingFeatures) -> dict[str, np.ndarray]:
     """Return training features as named arrays for an ensemble file.
 
     Returns:
-        Arrays by ``TRIAL/LEVEL/PART``, see ``PARTS``.
+        Arrays by ``SOURCE/LEVEL/PART``, see ``PARTS``.
     """
     arrays: dict[str, np.ndarray] = {}
     for level, sample in features.levels.items():
         values = (sample.mean, sample.factor, sample.points, np.array([sample.spacing]))
         arrays |= {
-            f"{features.trial}/{level}/{part}": np.ascontiguousarray(value)
+            f"{features.source}/{level}/{part}": np.ascontiguousarray(value)
             for part, value in zip(PARTS, values, strict=True)
         }
     return arrays
@@ -255,25 +278,25 @@ def features_from_arrays(
 
     Args:
         arrays: as ``features_to_arrays`` returns them, of untrusted origin.
-        widths: number of features of each member, by trial.
+        widths: number of features of each member and foundation model, by its name.
 
     Raises:
         ValueError: arrays are missing, too many, of a wrong shape, or not finite.
     """
-    trial = min(arrays, default="").partition("/")[0]
-    levels = [level for level in (GRAPH, NODE) if f"{trial}/{level}/mean" in arrays]
-    if trial not in widths or GRAPH not in levels:
-        raise ValueError("it holds no features of structures of a member")
-    if set(arrays) != {f"{trial}/{level}/{part}" for level in levels for part in PARTS}:
+    source = min(arrays, default="").partition("/")[0]
+    levels = [level for level in (GRAPH, NODE) if f"{source}/{level}/mean" in arrays]
+    if source not in widths or GRAPH not in levels:
+        raise ValueError("it holds no features of structures of a member or foundation model")
+    if set(arrays) != {f"{source}/{level}/{part}" for level in levels for part in PARTS}:
         raise ValueError("arrays are missing or unknown")
     samples = {}
     for level in levels:
-        mean, factor, points, spacing = (arrays[f"{trial}/{level}/{part}"] for part in PARTS)
-        width = (widths[trial],)
+        mean, factor, points, spacing = (arrays[f"{source}/{level}/{part}"] for part in PARTS)
+        width = (widths[source],)
         fits = mean.shape == factor.shape == points.shape[1:] == width and spacing.shape == (1,)
         every = (mean, factor, points, spacing)
         sound = all(a.dtype.kind == "f" and np.isfinite(a).all() for a in every)
         if not (fits and sound and 1 <= len(points) <= POINTS and spacing[0] > 0):
-            raise ValueError(f"'{trial}/{level}' has a wrong shape, or numbers that are not finite")
+            raise ValueError(f"'{source}/{level}' has a wrong shape or infinite numbers")
         samples[level] = FeatureSample(mean, factor, points, float(spacing[0]))
-    return TrainingFeatures(trial, samples)
+    return TrainingFeatures(source, samples)

@@ -25,7 +25,7 @@ from hydragnn_hpo.config import AttributeConfig
 from hydragnn_hpo.data import Columns, join_columns
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.calibrate import Calibration
-from hydragnn_hpo.ensemble.descriptors import GRAPH, standardize, stream_features
+from hydragnn_hpo.ensemble.descriptors import GRAPH, mean_over_atoms, standardize, stream_features
 from hydragnn_hpo.ensemble.energy_derivatives import (
     compute_derivatives,
     find_energy_head,
@@ -365,14 +365,9 @@ def pick_unlike(trunk: FrozenTrunk, pool: Iterable[Structures], count: int) -> P
 def _describe_by_features(trunk: FrozenTrunk, columns: Columns) -> np.ndarray:
     """Return mean and standard deviation of features over the atoms of structures, [G, 2 F]."""
     values = flat_features(trunk, columns).astype(np.float64)
-    counts = columns.num_nodes()[:, None]
-    starts = columns.node_offset[:-1]
-    mean = np.add.reduceat(values, starts) / counts
-    square = np.add.reduceat(values**2, starts) / counts
-    described: np.ndarray = np.concatenate(
-        (mean, np.sqrt(np.maximum(square - mean**2, 0.0))), axis=1
-    )
-    return described
+    mean = mean_over_atoms(values, columns)
+    variance = mean_over_atoms(values**2, columns) - mean**2
+    return np.concatenate((mean, np.sqrt(np.maximum(variance, 0.0))), axis=1)
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ def prune_members(
     checked = Manifest.model_validate(new.model_dump() | {"heads": heads})
     features = content.features
     local = content.local
+    sources = {*stay, *checked.trunks}
     smaller = replace(
         content,
         manifest=checked,
@@ -126,7 +127,7 @@ def prune_members(
         weights={name: content.weights[name] for name in stay},
         calibration_data=data.without(removed),
         trunks={name: content.trunks[name] for name in checked.trunks},
-        features=features if features is not None and features.trial in stay else None,
+        features=features if features is not None and features.source in sources else None,
         local=None if local is None or local.basis.trunk not in ("", *checked.trunks) else local,
         identity="",
         sizes={},

@@ -28,9 +28,9 @@ WAYS = [
 ]
 """Batches of graphs, also with triplets and with attention; with one conv two data sets in a ratio,
 a budget of atoms, and everything a net can be told: attention, forces, variances, learned weights;
-features of a foundation model. Then shares cut at random in steps taken in four pieces, also in fp32 and with replayed passes. In
-all of them some graphs lack the energy. That a conv neither mixes graphs nor fails on an empty
-share is in the physics suite, for each."""
+features of a foundation model. Then shares cut at random in steps taken in four pieces, also in
+fp32 and with replayed passes. In all of them some graphs lack the energy. That a conv neither mixes
+graphs nor fails on an empty share is in the physics suite, for each."""
 
 
 LIMITS = {"whole": 1e-10, "single random pieces": 1e-5}

@@ -47,7 +47,7 @@ def test_blocks_change_no_distance(monkeypatch):
 
 def features_alone(ensemble, graphs, row):
     """Return the features of one structure and of its atoms in the member of the file."""
-    (own,) = (m for m in ensemble.members if m.trial == ensemble.features.trial)
+    (own,) = (m for m in ensemble.members if m.trial == ensemble.features.source)
     both = (GRAPH, NODE)
     ((_, seen),) = stream_features([own], graphs, np.array([row]), ensemble.device, both)
     assert seen[GRAPH][0] == pytest.approx(seen[NODE].mean(axis=0), rel=1e-5)
@@ -90,13 +90,13 @@ def test_the_sample_is_bounded_and_derives_from_its_seed(built_zip, graphs, monk
 def test_the_member_with_the_largest_weight_is_taken(content):
     members = content.manifest.members
     best = max(members, key=lambda member: (member.weight, -member.objective))
-    assert content.features.trial == best.trial
+    assert content.features.source == best.trial
     assert set(content.features.levels) == {GRAPH, NODE}
 
 
 def test_pruning_keeps_the_features_of_a_member_that_stays(content):
     trials = [member.trial for member in content.manifest.members]
-    own = content.features.trial
+    own = content.features.source
     others = [trial for trial in trials if trial != own]
     assert prune_members(content, [own, others[0]], where="file")[0].features is content.features
     assert prune_members(content, others, where="file")[0].features is None
@@ -118,7 +118,7 @@ def test_arrays_come_back_as_they_were(content):
         (lambda a, t: a.pop(f"{t}/graph/mean"), "no features"),
         (lambda a, t: a.pop(f"{t}/node/points"), "missing"),
         (lambda a, t: a.update({f"{t}/node/mean": a[f"{t}/node/mean"][1:]}), "wrong shape"),
-        (lambda a, t: a[f"{t}/graph/factor"].fill(np.nan), "not finite"),
+        (lambda a, t: a[f"{t}/graph/factor"].fill(np.nan), "infinite"),
         (lambda a, t: a[f"{t}/graph/spacing"].fill(0.0), "wrong shape"),
         (
             lambda a, t: a.update({f"{t}/graph/points": a[f"{t}/graph/points"].astype(int)}),
@@ -135,6 +135,6 @@ def test_arrays_come_back_as_they_were(content):
 def test_arrays_of_a_stranger_are_refused(content, change, reason):
     arrays = {name: of.copy() for name, of in features_to_arrays(content.features).items()}
     widths = {trial: config.model.features for trial, config in content.configs.items()}
-    change(arrays, content.features.trial)
+    change(arrays, content.features.source)
     with pytest.raises(ValueError, match=reason):
         features_from_arrays(arrays, widths)

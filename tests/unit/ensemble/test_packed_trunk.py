@@ -9,6 +9,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk
 from safetensors.torch import load, save
+from scipy.spatial.distance import cdist
 from sealed_zip import sealed
 
 from hydragnn_hpo.data import open_store
@@ -57,6 +58,22 @@ def test_structures_are_predicted_as_the_stored_graphs_with_stored_features(
         spread = head.mean.std()
         np.testing.assert_allclose(fresh.heads[name].mean, head.mean, atol=2e-3 * spread)
     assert not np.allclose(fresh.heads["energy"].mean, fresh.heads["energy"].mean[0])
+
+
+def test_distances_to_the_training_set_are_those_of_the_models_last_features(ensemble, graphs):
+    """The reference describes each structure alone and looks at every pair."""
+    assert ensemble.features.source == "chgnet"
+    trunk = find_trunk("chgnet")
+    train, test = (graphs.indices_of(split) for split in ("train", "test"))
+    known, new = (
+        np.array([trunk.features(graphs, [row])[:, -1].mean(axis=0) for row in rows])
+        for rows in (train, test)
+    )
+    spread = known.std(axis=0) * np.sqrt(known.shape[1])
+    apart = cdist(known / spread, known / spread) + np.diag(np.full(len(known), np.inf))
+    expected = cdist(new / spread, known / spread).min(axis=1) / np.median(apart.min(axis=1))
+    measured = ensemble.training_distances(graphs, test)["graph"]
+    np.testing.assert_allclose(measured, expected, rtol=0.02, atol=0.01)  # half precision
 
 
 def test_a_prediction_does_not_depend_on_the_batch(ensemble, graphs):
@@ -132,6 +149,8 @@ def test_a_smaller_ensemble_keeps_the_model_while_members_read_it(frozen_run):
     with_it, _ = prune_members(content, ["t0001"], where="x")
     without, _ = prune_members(content, ["t0002"], where="x")
     assert (set(with_it.trunks), set(without.trunks)) == ({"chgnet"}, set())
+    assert with_it.features is content.features
+    assert without.features is None
     assert without.manifest.trunks == ()
 
 
