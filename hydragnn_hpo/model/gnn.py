@@ -64,6 +64,7 @@ from hydragnn_hpo.model.derivatives import (
     total_energy,
 )
 from hydragnn_hpo.model.edges import BASES, Edges, measure_edges
+from hydragnn_hpo.model.element_numbers import embed_elements
 from hydragnn_hpo.model.kernels.passes import check_kernels
 from hydragnn_hpo.model.layers import (
     POOLS,
@@ -226,7 +227,7 @@ class Trunk(nn.Module):
         features = config.features
         spec = describe_conv(config.conv)
         self.cutoff, self.has_vectors = config.cutoff, spec.vectors
-        self.embedding = nn.Embedding(MAX_ELEMENT + 1, features)
+        self.embedding = embed_elements(features)
         known = (stats or {}).get("features")
         frozen = config.embedding != ELEMENTS
         self.frozen = FrozenFeatures(config, known) if frozen else None

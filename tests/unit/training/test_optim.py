@@ -176,6 +176,7 @@ def test_a_break_changes_no_bit(train, tmp_path, name, schedule):
     settings = {
         "optimizer": name, "schedule": schedule, "plateau_epochs": 1, "plateau_factor": 0.7,
         "weight_decay": 0.1, "ema": 0.5, "epochs": 6, "momentum": 0.5,
+        "learning_rate": 0.2 if schedule == "plateau" else 0.003,
     }  # fmt: skip
     unbroken = train(**settings)
     unbroken.run(6, go)

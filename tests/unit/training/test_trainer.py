@@ -57,7 +57,7 @@ def test_best_goes_on_over_a_break_even_if_the_rest_is_worse(train, tmp_path):
 
 @pytest.mark.parametrize("ema", [0.0, 0.6])
 def test_best_epoch_is_kept_not_the_last(train, tmp_path, ema):
-    trainer = train(learning_rate=0.2, epochs=6, ema=ema, schedule="constant", seed=1)
+    trainer = train(learning_rate=0.2, epochs=6, ema=ema, schedule="constant", seed=2)
     trainer.run(6, go, tmp_path)
     objectives = [r["objective"] for r in epochs(trainer)]
     best = int(np.argmin(objectives)) + 1
