@@ -5,8 +5,9 @@ A cell is a data set, a seed and a way. Both ways are what ``init --minutes 3`` 
 to the ensemble; where ``with`` took less than ``ALIKE`` of those of ``without``, it is run again
 with more minutes, once, so that both ways cost about as much. Slices of the perovskites are those
 of ``cross.py``: labels and 1,000 test structures of other compositions. Each cell becomes a row of
-``results/transfer.json``; cells that are there are left out, so that a run goes on. CHGNet learned energies and moments of the magnetic crystals,
-but no gaps. ``--quick`` runs one cell of few labels anew. Needs HYDRAGNN_HPO_DATA.
+``results/transfer.json``; cells that are there are left out, so that a run goes on. CHGNet learned
+energies and moments of the magnetic crystals, but no gaps. ``--quick`` runs one cell of few labels
+anew. Needs HYDRAGNN_HPO_DATA.
 """
 
 import json
