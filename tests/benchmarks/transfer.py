@@ -20,13 +20,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ase.io
+import torch
 from cross import PEROVSKITES, pool_coverage, slice_card
 from cross import SETS as SLICES
 from record import dry_run, finish, lacks_data, make_parser, run_campaign
+
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms
+from hydragnn_hpo.model.trunks.embed import flat_features
 
 RESULTS = Path(__file__).parent / "results/transfer.json"
 QUICK = "castelli_80"
@@ -51,6 +58,7 @@ MINUTES = 3.0
 ALIKE = 0.8
 MOST_TIMES = 4.0
 """At most so many times the minutes."""
+PREDICTED = 1000
 
 
 def write_campaign(name: str, seed: int, way: str, minutes: float, folder: Path) -> Path:
@@ -87,6 +95,8 @@ def run_cell(name: str, seed: int, way: str, minutes: float, folder: Path) -> di
     before = cpu_seconds()
     run_campaign(campaign, out)
     used = cpu_seconds() - before
+    slice_file = folder / f"{name}_{seed}.extxyz"
+    costs = measure_prediction(out, slice_file) if way == "with" and slice_file.exists() else {}
     heads = json.loads((out / "report/ensemble.json").read_text())["heads"]
     figures = json.loads((out / "summary.json").read_text())["figures"]
     return {
@@ -97,8 +107,36 @@ def run_cell(name: str, seed: int, way: str, minutes: float, folder: Path) -> di
         "cpu_seconds": round(used, 1),
         "slot_seconds": round(figures["slot_seconds"], 1),
         "trials": figures["trials"],
+        **costs,
         "heads": {head: judge_head(scores) for head, scores in heads.items()},
     }
+
+
+def measure_prediction(run: Path, file: Path) -> dict[str, float]:
+    """Return the CPU-seconds that ``PREDICTED`` structures cost a trunk, and all of ``predict``.
+
+    Both are the medians of three, in turns, in this process, after a first call; nothing where
+    there are fewer structures, or an ensemble reads no trunk or several.
+    """
+    torch.set_num_threads(1)
+    ensemble = Ensemble.load(run / "ensemble.zip")
+    if len(ensemble.trunks) != 1:
+        return {}
+    (trunk,) = ensemble.trunks.values()
+    structures = list(ase.io.iread(file, index=f":{PREDICTED}"))
+    if len(structures) < PREDICTED:
+        return {}
+    columns = columns_of_atoms(structures, ensemble.rules)
+    times: dict[str, list[float]] = {"trunk_cpu_seconds": [], "predict_cpu_seconds": []}
+    ensemble.predict(structures[:64])
+    for _ in range(3):
+        begin = time.process_time()
+        flat_features(trunk, columns)
+        middle = time.process_time()
+        ensemble.predict(structures)
+        times["trunk_cpu_seconds"].append(middle - begin)
+        times["predict_cpu_seconds"].append(time.process_time() - middle)
+    return {name: round(statistics.median(values), 2) for name, values in times.items()}
 
 
 def run_both(
@@ -163,6 +201,13 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, float]:
             [head for row in rows if row["way"] == "with" for head in row["heads"].values()]
         ),
     }
+    costs = [row for row in rows if "predict_cpu_seconds" in row]
+    if costs:
+        trunk, predict = (
+            statistics.median(row[key] for row in costs)
+            for key in ("trunk_cpu_seconds", "predict_cpu_seconds")
+        )
+        figures |= {"trunk_cpu_seconds": trunk, "predict_over_trunk": predict / trunk}
     return {name: value for name, value in figures.items() if not math.isnan(value)}
 
 
