@@ -237,19 +237,22 @@ class LocalBasis:
         """Weights of elements in the channels, [119, C]."""
         return element_channels(self.elements.tolist())
 
-    def compute_features(self, columns: Columns, kind: Kind, pool: Pool) -> np.ndarray:
+    def compute_features(
+        self, columns: Columns, kind: Kind, pool: Pool, compared: np.ndarray | None = None
+    ) -> np.ndarray:
         """Compute the features of the rows of a target.
 
         Args:
             columns: graphs with all edges up to the cutoff.
             kind: whether and how they turn.
             pool: how atoms add up; sums of what turns also have charges times positions.
+            compared: what ``compare`` returns, where it is known.
 
         Returns:
             [R, D]; for what turns with the structure, [R, W, D].
         """
         if kind == "invariant":
-            return self._invariants(columns, pool)
+            return self._invariants(columns, pool, compared)
         order: Literal[1, 2] = 1 if kind == "vector" else 2
         arrows = describe_directions(columns, self.cutoff, self.channels, order)
         if pool == "none":
@@ -304,12 +307,12 @@ class LocalBasis:
         waves = scale * np.cos(points @ self.frequencies + self.phases[kind]) * known
         return waves, points * known, kind
 
-    def _invariants(self, columns: Columns, pool: Pool) -> np.ndarray:
+    def _invariants(self, columns: Columns, pool: Pool, compared: np.ndarray | None) -> np.ndarray:
         """Return waves, and densities on the axes: sums over a structure by element, [R, D]."""
         if self.trunk and pool != "none":
-            atoms = _divisor(columns, "mean")
-            compared: np.ndarray = self._compare(columns) * (atoms / _divisor(columns, pool))
-            return compared
+            compared = self.compare(columns) if compared is None else compared
+            scaled: np.ndarray = compared * (_divisor(columns, "mean") / _divisor(columns, pool))
+            return scaled
         waves, points, kind = self._waves(columns)
         if pool == "none":
             return np.concatenate([waves, points], axis=1)
@@ -358,8 +361,8 @@ class LocalBasis:
         kernel: np.ndarray = 1.0 + (1.0 + away + away**2 / 3.0) * np.exp(-away)
         return kernel
 
-    def _compare(self, columns: Columns) -> np.ndarray:
-        """Return the similarities to the landmarks, whitened, [G, L]."""
+    def compare(self, columns: Columns) -> np.ndarray:
+        """Return the similarities to the landmarks, whitened, [G, L]; for a foundation model."""
         similar = self._similarities(self._summarize(columns))
         compared: np.ndarray = solve_triangular(self.whitening, similar.T, lower=True).T
         return compared
@@ -527,7 +530,11 @@ class LocalModels:
             By name, [R, T].
         """
         keys = {(part.kind, part.pool) for name in starts for part in self.heads[name]}
-        features = {key: self.basis.compute_features(columns, *key) for key in sorted(keys)}
+        pooled = [key for key in keys if key[0] == "invariant" and key[1] != "none"]
+        compared = self.basis.compare(columns) if self.basis.trunk and pooled else None
+        features = {
+            key: self.basis.compute_features(columns, *key, compared) for key in sorted(keys)
+        }
         predictions = {}
         for name, start in starts.items():
             parts = []
