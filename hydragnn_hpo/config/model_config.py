@@ -37,6 +37,12 @@ class HeadConfig(Config):
     weight: PositiveFloat = 1.0
     """Weight of this head in the loss and in the objective."""
 
+    stage_two_weight: PositiveFloat | None = None
+    """Weight of this head in the loss of stage two, the last ``training.stage_two_share`` of the
+    epochs; ``weight`` if left out. The objective keeps ``weight``, so that trials with different
+    values compare. Source: ``--stage_two_energy_weight`` of MACE; Batatia et al. (2022),
+    arXiv:2206.07697."""
+
     loss: Literal["mae", "mse", "huber", "nll", "beta_nll"] = "huber"
     """Loss in units of the target's standard deviation; ``huber`` is linear for errors above 1.
     With ``nll`` (Gaussian) and ``beta_nll`` the head also predicts a variance. Classes always have

@@ -151,6 +151,10 @@ class TrainConfig(Config):
     ``uncertainty``: by a learned uncertainty of each head; source: Kendall et al. (2018),
     arXiv:1705.07115, eq. 10."""
 
+    stage_two_share: Fraction = 0.25
+    """Share of ``epochs``, the last ones, that are stage two: heads have their
+    ``stage_two_weight``, and the best of these epochs is kept. No effect where no head has one."""
+
     micro_batches: Ranks | None = None
     """Number of pieces into which every rank splits its share of a step, to save memory; the result
     is the same. Chosen to fit the memory if left out."""
@@ -222,7 +226,8 @@ class TrainConfig(Config):
     model use this average; 0 switches it off."""
 
     patience: PositiveInt | None = None
-    """Number of epochs without a better validation objective after which the trial ends."""
+    """Number of epochs without a better validation objective after which the trial ends. Stage two
+    counts its own; a trial that ends before has none."""
 
     start_from: str | None = None
     """Checkpoint of another trial (``checkpoints/best.safetensors``) that the trunk's weights are
@@ -372,6 +377,32 @@ class TrialConfig(Config):
 
     parallel: ParallelConfig = ParallelConfig()
     """How ranks share the work."""
+
+    @property
+    def stage_one_epochs(self) -> int:
+        """Epochs before stage two; all where no head has a ``stage_two_weight``.
+
+        They follow from the full budget, so a trial that rests at a rung has the same stages.
+        """
+        weights = [head.stage_two_weight for head in self.heads.values()]
+        share = 0.0 if weights.count(None) == len(weights) else self.training.stage_two_share
+        return round(self.training.epochs * (1.0 - share))
+
+    def heads_in(self, epoch: int) -> dict[str, HeadConfig]:
+        """Return the heads as an epoch's loss weights them.
+
+        Args:
+            epoch: from 1.
+
+        Returns:
+            Settings by name; in stage two ``weight`` is ``stage_two_weight``, where there is one.
+        """
+        if epoch <= self.stage_one_epochs:
+            return dict(self.heads)
+        return {
+            name: head.model_copy(update={"weight": head.stage_two_weight or head.weight})
+            for name, head in self.heads.items()
+        }
 
     @model_validator(mode="after")
     def _budgets_go_without_ratios(self) -> Self:

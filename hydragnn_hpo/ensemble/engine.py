@@ -229,7 +229,9 @@ def signature_of(config: TrialConfig, targets: Targets) -> str:
         "model": config.model.model_dump(mode="json", exclude={"kernels"}),
         "heads": {
             name: [
-                head.model_dump(mode="json", exclude={"weight", "loss", "beta"}),
+                head.model_dump(
+                    mode="json", exclude={"weight", "stage_two_weight", "loss", "beta"}
+                ),
                 {key: targets[name].get(key) for key in _SIGNED},
             ]
             for name, head in config.heads.items()

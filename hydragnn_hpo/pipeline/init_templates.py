@@ -29,6 +29,10 @@ CERTAINTY = {
     "unknown": "UNIT NOT KNOWN",
 }
 
+STAGE_TWO_WEIGHT = 3.0
+"""Weight in stage two of an energy beside its forces, whose weight is 10. It is set and not
+searched, as trials that end at an earlier rung have no stage two to judge it by."""
+
 CARD = """\
 # Written by hydragnn-hpo init, to be read and corrected.
 {{ summary | comment }}
@@ -247,6 +251,10 @@ weight = 10.0
 # An energy is a sum over atoms.
 pool = "contributions"
 {% endif %}
+{% if name in staged %}
+# Weight in the last quarter of the epochs, before that 1: as in MACE's stage two.
+stage_two_weight = {{ stage_two_weight | toml }}
+{% endif %}
 {% if name in hints.heavy_tailed %}
 # Few structures hold most of the spread: their squares would hide the others.
 loss = "mae"
@@ -377,8 +385,21 @@ def render_campaign(
         layers=(0, min(budget.layers[1], 3)) if hints.trunks else budget.layers,
         options=options,
         other_ranges=other_ranges,
+        staged=_find_staged_energies(card, heads),
+        stage_two_weight=STAGE_TWO_WEIGHT,
         pools=any(_is_pooled(card.targets[name]) for name in heads),
     )
+
+
+def _find_staged_energies(card: CardConfig, heads: Sequence[str]) -> set[str]:
+    """Return the energies with forces whose weight is raised in stage two.
+
+    Between compositions only energies tell the difference. Of few compositions, whose structures
+    are split one by one or as frames of trajectories, forces tell the energy but for a constant.
+    """
+    if card.split.group in ("structure", "trajectory"):
+        return set()
+    return {energy for name in heads if (energy := card.targets[name].derived_from)}
 
 
 def _is_pooled(target: TargetConfig) -> bool:

@@ -246,7 +246,9 @@ class Stepper:
             meter: times each region of a step.
             replays: whether micro-batches that are padded are replayed as CUDA graphs.
         """
+        self.config = config
         self.heads = dict(config.heads)
+        """Heads with their weights in the current epoch."""
         self.training = config.training
         self.seed = config.seed
         self.net, self.optimizer, self.average = net, optimizer, average
@@ -283,6 +285,7 @@ class Stepper:
             Diverged: the gradient is not finite.
         """
         reseed(self.seed, step, self.net.ranks)
+        self.heads = self.config.heads_in(epoch)
         counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
         self._zero_gradients()
         self.bound = "gradients" if self.net.is_collective else ""

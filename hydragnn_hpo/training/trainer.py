@@ -451,7 +451,9 @@ class Trainer:
             objective, mae, std=std, best=best, lost=progress.lost, epoch=progress.epoch
         )
         left_out = self.config.training.fold is not None  # what is left out may choose no epoch
-        if left_out or objective < progress.best_objective:
+        # The best is one of stage two: by the objective's weights, stage one may seem better.
+        begins = progress.epoch == self.config.stage_one_epochs + 1
+        if left_out or begins or objective < progress.best_objective:
             progress.best_objective = objective
             progress.best_epoch = progress.epoch
             progress.best_val = mae

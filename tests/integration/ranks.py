@@ -42,11 +42,11 @@ WHOLE = {
         "attributes": ["spin"], "repulsion": "zbl",
     },
     "heads": {
-        "energy": {"loss": "beta_nll", "pool": "attention"},
+        "energy": {"loss": "beta_nll", "pool": "attention", "stage_two_weight": 9.0},
         "charge": {"kind": "conv", "loss": "nll"},
         "force": {"weight": 3.0},
     },
-    "training": {"balance": "uncertainty"},
+    "training": {"balance": "uncertainty", "stage_two_share": 0.5},
 }  # fmt: skip
 """Everything at once that a net can be told beside its conv."""
 

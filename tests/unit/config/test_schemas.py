@@ -16,7 +16,7 @@ from hydragnn_hpo.config.model_config import (
 )
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.config.search_config import ParameterConfig, SearchConfig
-from hydragnn_hpo.config.trial_config import TrainConfig, TrialHeads
+from hydragnn_hpo.config.trial_config import TrainConfig, TrialConfig, TrialHeads
 from hydragnn_hpo.config.trial_size import forward_flops
 from hydragnn_hpo.errors import ConfigError
 
@@ -136,6 +136,39 @@ def test_vectors_and_tensors_of_structures_have_an_origin():
 def test_configs_do_not_change():
     with pytest.raises(ValidationError, match="frozen"):
         TrainConfig().epochs = 3
+
+
+@pytest.mark.parametrize(
+    ("epochs", "share", "first"),
+    [(80, 0.25, 60), (10, 0.3, 7), (100, 0.29, 71), (1, 0.25, 1), (3, 0.25, 2), (50, 0.0, 50)],
+)
+def test_stage_two_is_the_last_share_of_the_full_budget(epochs, share, first):
+    heads = {"energy": {"weight": 2.0, "stage_two_weight": 8.0}, "forces": {"weight": 10.0}}
+    values = {
+        "data": {"store": "x"},
+        "model": {"conv": "egnn"},
+        "heads": heads,
+        "training": {"epochs": epochs, "stage_two_share": share},
+    }
+    config = TrialConfig.model_validate(values)
+    assert config.stage_one_epochs == first
+    weights = [[head.weight for head in config.heads_in(n).values()] for n in (first, first + 1)]
+    assert weights == [[2.0, 10.0], [8.0, 10.0]]
+    one = TrialConfig.model_validate({**values, "heads": {"energy": {}, "forces": {}}})
+    assert one.stage_one_epochs == epochs
+
+
+@pytest.mark.parametrize(
+    ("head", "training", "says"),
+    [
+        ({"stage_two_weight": 0}, {}, "'heads.energy.stage_two_weight' is 0: "),
+        ({}, {"stage_two_share": 1.0}, "'training.stage_two_share' is 1.0: "),
+    ],
+)
+def test_stages_that_make_no_sense_are_refused(head, training, says):
+    values = {"data": {"store": "x"}, "model": {"conv": "egnn"}, "heads": {"energy": head}}
+    with pytest.raises(ConfigError, match=says):
+        parse_config({**values, "training": training}, TrialConfig, "trial.toml")
 
 
 def test_options_of_a_conv_are_resolved():

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replays import replay_on_cpu
 
-from hydragnn_hpo.ensemble.engine import EagerEngine, predict_in_halves
+from hydragnn_hpo.ensemble.engine import EagerEngine, predict_in_halves, signature_of
 from hydragnn_hpo.ensemble.inference import Ensemble, make_engine
 from hydragnn_hpo.ensemble.stacked_engine import (
     CannotStack,
@@ -163,6 +163,15 @@ def test_members_are_grouped_by_what_they_compute_and_their_type(ensemble):
         ["u1"],
         ["u2"],
     ]
+
+
+def test_nets_that_were_trained_with_other_weights_of_heads_are_stacked(ensemble):
+    config = trial_config("t0002", 0)
+    targets = ensemble.manifest.targets()
+    weights = {"weight": 3.0, "stage_two_weight": 9.0}
+    heads = {name: head.model_copy(update=weights) for name, head in config.heads.items()}
+    other = config.model_copy(update={"heads": heads})
+    assert signature_of(other, targets) == signature_of(config, targets) != ""
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.campaign.setup import check_corners, facts_of_cards, find_trunks
+from hydragnn_hpo.campaign.setup import check_corners, check_search, facts_of_cards, find_trunks
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
 from hydragnn_hpo.config.data_config import CardConfig
@@ -54,6 +54,20 @@ def test_forces_ask_for_convs_that_see_distances():
     assert set(result.trial["heads"]) == {"energy", "forces"}
     with pytest.raises(ConfigError, match="conv 'gin' cannot predict all of energy, forces"):
         render_campaign(derived, "x", ["gin"])
+
+
+def test_an_energy_with_forces_has_a_larger_weight_in_the_end():
+    derived = card(energy=ENERGY, forces={**FORCES, "derived_from": "energy"}, other=ENERGY)
+    made = campaign(render_campaign(derived, "x"))
+    heads = {name: head.get("stage_two_weight") for name, head in made.trial["heads"].items()}
+    assert heads.pop("energy") > 1.0
+    assert heads == {"forces": None, "other": None}
+    check_corners(made, facts_of_cards(made, [derived]))
+    assert "stage_two" not in render_campaign(card(energy=ENERGY, push=FORCES), "x")
+    one_by_one = {**derived.model_dump(), "split": {"group": "structure"}}
+    assert "stage_two" not in render_campaign(CardConfig.model_validate(one_by_one), "x")
+    searched = {**made.model_dump(), "space": {"heads.energy.stage_two_weight": [1.0, 30.0]}}
+    check_search(CampaignConfig.model_validate(searched))
 
 
 def test_every_conv_can_predict_spectra_and_classes():

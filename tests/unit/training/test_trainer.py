@@ -90,6 +90,50 @@ def test_what_a_fold_says_chooses_no_epoch_and_ends_nothing(train, columns, tmp_
     assert torch.equal(weights(trainer), last)
 
 
+STAGES = {"energy": {"weight": 2.0, "stage_two_weight": 30.0}, "charge": {"loss": "mae"}}
+
+
+def test_stage_two_continues_with_its_own_weights_of_heads(train, tmp_path):
+    staged = train(epochs=4, heads=STAGES, stage_two_share=0.5)
+    staged.run(4, go)
+    lighter = train(epochs=4)  # whose weights are those of stage one throughout
+    lighter.run(2, go, tmp_path)
+    heavier = train(epochs=4, heads={**STAGES, "energy": {"weight": 30.0}})
+    heavier.resume(tmp_path)
+    heavier.run(4, go)
+    assert torch.equal(weights(staged), weights(heavier))
+    lighter.run(4, go)
+    assert not torch.equal(weights(staged), weights(lighter))
+
+
+@pytest.mark.parametrize("rest", [2, 3, 4])
+def test_a_trial_that_rests_at_a_rung_has_the_same_stages(train, tmp_path, rest):
+    settings = {"epochs": 5, "heads": STAGES, "stage_two_share": 0.4}
+    unbroken = train(**settings)
+    unbroken.run(5, go)
+    train(**settings).run(rest, go, tmp_path)
+    second = train(**settings)
+    second.resume(tmp_path)
+    second.run(5, go, tmp_path)
+    assert torch.equal(weights(second), weights(unbroken))
+    for field in ("best_epoch", "best_objective", "best_val"):
+        assert getattr(second.progress, field) == getattr(unbroken.progress, field), field
+
+
+def test_the_best_epoch_is_one_of_stage_two_once_it_has_begun(train, monkeypatch):
+    course = [0.3, 0.1, 0.5, 0.4, 0.6, 0.7]
+    values = iter([*course, *course])
+    monkeypatch.setattr(module, "compute_objective", lambda *_: next(values))
+    trainer = train(epochs=6, heads=STAGES, stage_two_share=0.7, patience=3)
+    trainer.run(2, go)
+    assert (trainer.progress.best_epoch, trainer.progress.best_objective) == (2, 0.1)
+    trainer.run(6, go)
+    assert (trainer.progress.best_epoch, trainer.progress.best_objective) == (4, 0.4)
+    plain = train(epochs=6)
+    plain.run(6, go)
+    assert plain.progress.best_epoch == 2
+
+
 def test_patience_ends_the_training(train, monkeypatch):
     course = iter([0.9, 0.8, 0.85, 0.8, 0.81, 0.1, 0.1])
     monkeypatch.setattr(module, "compute_objective", lambda *_: next(course))
