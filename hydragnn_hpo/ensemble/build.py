@@ -31,6 +31,7 @@ from hydragnn_hpo.config import (
     CardConfig,
     ModelConfig,
     TrialConfig,
+    TrunkSpec,
     find_published,
     is_extensive,
 )
@@ -221,7 +222,7 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     tested = evaluate_heads(context, mixed, weights, calibrations, simpler)
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, tested, diversity)
-    manifest = joined.add_to_manifest(manifest)
+    manifest = joined.add_to_manifest(manifest, _own_trunks(context))
     features = find_training_features(context, manifest, members)
     sizes = _size_curves(context, predictions, nets)
     twins = find_test_twins(context, manifest)
@@ -242,10 +243,25 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
         features=features,
         local=_find_kept(simpler, manifest),
         local_members=tuple(member.models for member in joined.members),
-        trunks={name: pack_trunk(name) for name in manifest.trunks},
+        trunks={
+            name: pack_trunk(_place_of_trunk(context, name), manifest.trunk_spec(name))
+            for name in manifest.trunks
+        },
     )
     write_artefact(context.run.ensemble, content)
     return table
+
+
+def _own_trunks(context: BuildContext) -> dict[str, TrunkSpec]:
+    """Return what is known of the foundation models of the user's, by name."""
+    entries = context.campaign.trunks.items()
+    return {name: entry.spec for name, entry in entries if entry.spec is not None}
+
+
+def _place_of_trunk(context: BuildContext, name: str) -> str:
+    """Return the name of a shipped foundation model, or the card of a user's."""
+    own = context.campaign.trunks.get(name)
+    return own.file if own else name
 
 
 def _find_kept(simpler: SimplerModels, manifest: Manifest) -> LocalModels | None:
@@ -802,6 +818,7 @@ def collect_search_evidence(context: BuildContext) -> SearchEvidence:
         candidates=len(context.candidates),
         embeddings=compare_embeddings(context.run),
         trunks=tuple(sorted({one.config.model.embedding for one in context.candidates})),
+        own_trunks=_own_trunks(context),
     )
 
 
