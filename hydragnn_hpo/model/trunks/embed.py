@@ -112,7 +112,7 @@ def _check_fit(trunk: FrozenTrunk, cache: FeatureCache, graphs: GraphSet) -> Non
         made = "hydragnn-hpo that made them" if cache.trunk in TRUNKS else "files of then"
         raise ConfigError(
             f"{cache.folder}: holds features of another version of '{cache.trunk}' "
-            f"({other[:12]}, here {cache.checksum[:12]}): go on with the {made}, or remove that "
+            f"({other[:12]}, here {cache.checksum[:12]}): use the {made}, or remove that "
             "folder and the trials that read it."
         )
 

@@ -1,149 +1,251 @@
-"""Harmonics and couplings against formulas, sums and a layer of MACE against slow loops."""
+"""MACE as a trunk against its package: descriptors, energies, and files that are not ours.
 
-import math
+pip install --no-deps mace-torch e3nn==0.4.4 matscipy opt_einsum_fx opt_einsum
+"""
 
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 import torch
-from bonds import directed_edges
-from scipy.special import eval_legendre
+from ase import Atoms
+from ase.build import bulk, molecule
+from ase.spacegroup import crystal
+from trunk_structures import columns_without_edges as columns
 
-from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.vector import MACEOptions, pairs, paths, start
-from hydragnn_hpo.model.convs.mace import MACEConv
-from hydragnn_hpo.model.tensor_product import (
-    coupling_coefficients,
-    spherical_harmonics,
-)
+from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.model.trunks import load_trunk, open_trunk
+from hydragnn_hpo.model.trunks.convert import ConvertRequest, convert_trunk
+from hydragnn_hpo.model.trunks.mace import INTERACTIONS, UNSAFE, import_mace
+from hydragnn_hpo.optional_packages import is_installed
 
-EVERY = paths(3, 3, 3)
+pytestmark = [
+    pytest.mark.skipif(not is_installed("mace"), reason="no mace: see the head of this file"),
+    pytest.mark.filterwarnings("ignore"),  # of the package, TorchScript and old numpy
+]
+
+ELEMENTS = [1, 6, 8, 14, 29]
+KINDS = {
+    "first of MP": {},
+    "all residual": {"first": "residual", "order": 2, "harmonics": 3, "correlation": 2},
+    "density": {"first": "density", "later": "density residual", "transform": "Agnesi"},
+    "scalars, three layers": {"order": 0, "layers": 3, "radial": "gaussian"},
+    "one layer": {"order": 0, "layers": 1, "radial": "chebyshev", "hidden": [16, 16]},
+    "two heads": {"heads": ["one", "two"], "repulsion": True},
+    "whole couplings": {"reduced": False},
+    "soft": {"transform": "Soft", "cutoff_on_weights": True},
+}
 
 
-def directions(count, seed=0):
-    drawn = torch.randn(
-        count, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+def build(kind):
+    """Return a random MACE, as its package makes it in a training."""
+    modules = import_mace()
+    from e3nn import o3
+
+    torch.manual_seed(3)
+    order, heads = kind.get("order", 1), kind.get("heads", ["Default"])
+    made = modules.ScaleShiftMACE(
+        r_max=4.5,
+        num_bessel=8,
+        num_polynomial_cutoff=5,
+        max_ell=kind.get("harmonics", 2),
+        interaction_cls=modules.interaction_classes[INTERACTIONS[kind.get("later", "residual")]],
+        interaction_cls_first=modules.interaction_classes[INTERACTIONS[kind.get("first", "plain")]],
+        num_interactions=kind.get("layers", 2),
+        num_elements=5,
+        hidden_irreps=o3.Irreps([(16, (d, (-1) ** d)) for d in range(order + 1)]),
+        MLP_irreps=o3.Irreps("8x0e"),
+        atomic_energies=np.outer(np.ones(len(heads)), [-13.6, -1029, -2042, -7860, -45000.0]),
+        avg_num_neighbors=12.3,
+        atomic_numbers=ELEMENTS,
+        correlation=kind.get("correlation", 3),
+        gate=torch.nn.functional.silu,
+        radial_type=kind.get("radial", "bessel"),
+        distance_transform=kind.get("transform", "None"),
+        radial_MLP=kind.get("hidden"),
+        pair_repulsion=kind.get("repulsion", False),
+        use_reduced_cg=kind.get("reduced", True),
+        apply_cutoff=not kind.get("cutoff_on_weights", False),
+        heads=heads,
+        atomic_inter_scale=[0.8] * len(heads),
+        atomic_inter_shift=[0.1] * len(heads),
     )
-    return torch.nn.functional.normalize(drawn, dim=-1)
+    return made.eval()
 
 
-def of(ell, values):
-    return values[..., start(ell) : start(ell + 1)]
+def structures():
+    """Return crystals of several systems, a layer of copper and a molecule."""
+    random = np.random.default_rng(0)
+    found = [
+        bulk("Cu", "fcc", a=3.6),
+        bulk("Si"),
+        crystal(
+            ("Cu", "O"),
+            [(0.25, 0.25, 0), (0, 0.4184, 0.25)],
+            spacegroup=15,
+            cellpar=[4.684, 3.423, 5.129, 90, 99.54, 90],
+        ),
+        crystal(
+            ("Si", "O"),
+            [(0.4697, 0, 0), (0.4135, 0.2669, 0.1191)],
+            spacegroup=154,
+            cellpar=[4.916, 4.916, 5.405, 90, 90, 120],
+        ),
+        Atoms(
+            "SiC",
+            positions=[(0, 0, 0), (1.0, 1.1, 1.2)],
+            cell=[[3, 0, 0], [0.4, 3, 0], [0.2, 0.7, 3.3]],
+            pbc=True,
+        ),
+        bulk("Cu", "fcc", a=3.6, cubic=True) * (2, 2, 1),
+        molecule("CH3CH2OH"),
+    ]
+    found[5].pbc = (True, True, False)
+    found[5].rattle(0.1, rng=random)
+    return found
 
 
-@pytest.mark.parametrize("ell", range(4))
-def test_harmonics_obey_the_addition_theorem(ell):
-    a = directions(30)
-    b = directions(30, seed=1)
-    actual = (of(ell, spherical_harmonics(a, 3)) * of(ell, spherical_harmonics(b, 3))).sum(-1)
-    expected = (2 * ell + 1) * eval_legendre(ell, (a * b).sum(-1).numpy())
-    torch.testing.assert_close(actual, torch.from_numpy(expected), rtol=0, atol=1e-12)
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def converted(request, tmp_path_factory):
+    """A module of the package, and what we make of its file."""
+    folder = tmp_path_factory.mktemp("mace")
+    module = build(request.param)
+    torch.save(module, folder / "small.model")
+    file = folder / "small.model"
+    trunk = convert_trunk(ConvertRequest(file, folder, "small", "MIT", trusted=True))
+    return module, trunk, folder
 
 
-def test_degree_one_is_x_y_z():
-    a = directions(5)
-    torch.testing.assert_close(of(1, spherical_harmonics(a, 1)), math.sqrt(3) * a)
+def calculator(module):
+    before = os.environ.get(UNSAFE)
+    from mace.calculators import MACECalculator
+
+    os.environ.pop(UNSAFE, None)
+    if before is not None:
+        os.environ[UNSAFE] = before
+    head = {} if len(module.heads) == 1 else {"head": module.heads[0]}
+    return MACECalculator(models=[module], device="cpu", default_dtype="float32", **head)
 
 
-@pytest.mark.parametrize("path", EVERY)
-def test_couplings_turn_and_are_scaled(path):
-    """Matrices of rotation come from the harmonics themselves."""
-    turn = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64)).Q
-    points = directions(60)
-    before = spherical_harmonics(points, 3)
-    after = spherical_harmonics(points @ turn.T, 3)
-    one, two, three = (torch.linalg.lstsq(of(ell, before), of(ell, after)).solution for ell in path)
-    matrix = torch.from_numpy(coupling_coefficients(*path))
-    turned = torch.einsum("cab,Cc,Aa,Bb->CAB", matrix, three, one, two)
-    torch.testing.assert_close(turned, matrix, rtol=0, atol=1e-10)
-    rows = matrix.square().sum((1, 2))
-    torch.testing.assert_close(rows, torch.ones_like(rows))
+def test_features_are_the_descriptors_of_the_package(converted):
+    """The package leaves the embedding of the elements out, which is our first block."""
+    module, trunk, _ = converted
+    package = calculator(module)
+    for atoms in structures():
+        features = trunk.features(columns(atoms), [0])
+        assert features.shape == (len(atoms), 1 + len(module.interactions), 16)
+        expected = package.get_descriptors(atoms, invariants_only=True)
+        expected = expected.reshape(len(atoms), -1, 16)
+        size = np.abs(expected).max()
+        assert np.abs(features[:, 1:] - expected).max() < 1e-5 * max(size, 1.0)
+        species = (atoms.numbers[:, None] == np.array(ELEMENTS)).astype(np.float32)
+        first = module.node_embedding(torch.from_numpy(species)).detach().numpy()
+        assert np.abs(features[:, 0] - first).max() < 1e-6
 
 
-@pytest.mark.parametrize("path", EVERY)
-def test_pairs_hold_every_product_that_counts(path):
-    """The cost of a product is counted by them."""
-    counts = set(pairs((path,)))
-    entries = torch.from_numpy(coupling_coefficients(*path)).abs().amax(0).nonzero().tolist()
-    assert {(start(path[0]) + a, start(path[1]) + b) for a, b in entries} <= counts
-    assert {(min(p), max(p)) for p in counts} == set(pairs((path,), same=True))
+def test_energies_of_the_packages_readouts_are_its_own(converted):
+    """Readouts see scalars alone: put ours into them, and compare with the calculator."""
+    module, trunk, _ = converted
+    if hasattr(module, "pair_repulsion_fn"):
+        pytest.skip("this one adds a repulsion that no readout sees")
+    package = calculator(module)
+    for atoms in structures():
+        features = torch.from_numpy(trunk.features(columns(atoms), [0]))
+        species = torch.from_numpy((atoms.numbers[:, None] == np.array(ELEMENTS)) * np.float32(1))
+        heads = torch.zeros(len(atoms), dtype=torch.long)
+        rows = torch.arange(len(atoms))
+        total = torch.zeros(len(atoms))
+        for n, readout in enumerate(module.readouts):
+            width = module.products[n].linear.irreps_out.dim
+            padded = torch.zeros(len(atoms), width)
+            padded[:, :16] = features[:, n + 1]
+            total = total + readout(padded, heads)[rows, heads]
+        total = module.scale_shift(total, heads) + module.atomic_energies_fn(species)[rows, heads]
+        atoms.calc = package
+        expected = atoms.get_potential_energy()
+        assert abs(float(total.detach().double().sum()) - expected) < 1e-5 * max(1.0, abs(expected))
 
 
-def slow_products(conv, scalars, single):
-    """Couple features of each node, factor by factor; lists of [2l + 1, F] by degree."""
-    terms = [single]
-    for order, product in zip(conv.gather.plan.orders, conv.products, strict=True):
-        couplings = conv.gather.plan.couplings(order)
-        weights = product.weights(scalars).view(len(couplings), -1)
-        made = [torch.zeros_like(single[path[2]]) for path in couplings]
-        for row, (one, two, three) in enumerate(couplings):
-            matrix = torch.from_numpy(coupling_coefficients(one, two, three))
-            met = torch.einsum("cab,af,bf->cf", matrix, terms[-1][one], single[two])
-            made[row] = met * weights[row]
-        top = conv.gather.plan.made(order)
-        terms.append(
-            [
-                sum(m for m, path in zip(made, couplings, strict=True) if path[2] == ell)
-                for ell in range(top + 1)
-            ]
-        )
-    return terms
+def test_the_files_hold_no_code_and_open_again(converted):
+    _, trunk, folder = converted
+    again = load_trunk(str(folder / "small.json"))
+    assert again.checksum == trunk.checksum
+    crystals = columns(*structures())
+    rows = range(crystals.num_graphs)
+    np.testing.assert_array_equal(again.features(crystals, rows), trunk.features(crystals, rows))
+    card = json.loads((folder / "small.json").read_text())
+    assert card["source"]["wheel"].startswith("mace-torch ")
+    assert card["elements"] == ELEMENTS
 
 
-def slow_layer(conv, scalars, state, edges):
-    """Write the layer out edge by edge; gives features by degree for every node."""
-    gather, plan = conv.gather, conv.gather.plan
-    features = [scalars.unsqueeze(1)]
-    for ell in range(1, plan.reads + 1):
-        part = state[:, start(ell) - 1 : start(ell + 1) - 1]
-        features.append(part / (1 + part.square().mean(dim=(1, 2), keepdim=True)).sqrt())
-    sent = [send(part) for send, part in zip(gather.send, features, strict=True)]
-    result = []
-    for node in range(len(scalars)):
-        results = [[] for _ in gather.mix]
-        for ((one, two), ends), weights in zip(plan.moments.items(), gather.weights, strict=True):
-            for three in ends:
-                matrix = torch.from_numpy(coupling_coefficients(one, two, three))
-                total = scalars.new_zeros(2 * three + 1, scalars.shape[1])
-                for edge in (edges.receiver == node).nonzero().flatten().tolist():
-                    row = edge % len(edges.pair_lengths)
-                    radial = torch.nn.functional.silu(gather.radial(edges.pair_basis[row]))
-                    strength = weights(radial) * edges.pair_envelope[row] * gather.scale
-                    around = of(two, spherical_harmonics(edges.directions[edge : edge + 1], 3))[0]
-                    given = sent[one][edges.sender[edge]]
-                    total = total + torch.einsum("cab,af,b->cf", matrix, given, around) * strength
-                results[three].append(total)
-        single = [mix(torch.cat(each, -1)) for mix, each in zip(gather.mix, results, strict=True)]
-        terms = slow_products(conv, scalars[node], single)
-        result.append(
-            [mix(torch.cat([t[ell] for t in terms], -1)) for ell, mix in enumerate(conv.mix)]
-        )
-    return result
+def test_features_do_not_depend_on_the_batch_or_the_frame(converted):
+    _, trunk, _ = converted
+    several = structures()
+    together = trunk.features(columns(*several), range(len(several)), batch_nodes=10_000)
+    alone = np.concatenate([trunk.features(columns(atoms), [0]) for atoms in several])
+    assert np.abs(together - alone).max() < 2e-5 * np.abs(alone).max()
+    for atoms in several:
+        atoms.rotate(35, (1, 2, 3), rotate_cell=True)
+    turned = trunk.features(columns(*several), range(len(several)))
+    assert np.abs(together - turned).max() < 5e-5 * np.abs(alone).max()
 
 
-@pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"max_ell": 1},
-        {"correlation": 1},
-        {"max_ell": 3, "node_max_ell": 2, "correlation": 3},
-    ],
-)
-@pytest.mark.parametrize(("layer", "read"), [(0, True), (1, True), (1, False)])
-def test_a_layer_equals_a_loop_over_edges(options, layer, read, paired):
-    torch.manual_seed(1)
-    dimensions = Dimensions(3, 4, degree=4.0, layer=layer, state_is_read=read)
-    chosen = MACEOptions(**options)
-    conv = MACEConv(dimensions, chosen).double()
-    edges = directed_edges(paired, 4)
-    scalars = torch.randn(5, 3, dtype=torch.float64)
-    columns = start(chosen.node_max_ell + 1) - 1
-    state = torch.randn(5, columns, 3, dtype=torch.float64) if layer else None
-    change, made = conv(scalars, state, edges)
-    slow = slow_layer(conv, scalars, state, edges)
-    torch.testing.assert_close(change, torch.cat([node[0] for node in slow]))
-    if not read:
-        assert made is None
-        return
-    expected = torch.stack([torch.cat(node[1:]) for node in slow])
-    torch.testing.assert_close(made, expected if state is None else expected + state)
+def test_an_atom_without_neighbours_has_features(converted):
+    _, trunk, _ = converted
+    assert np.isfinite(trunk.features(columns(Atoms("H")), [0])).all()
+
+
+def test_the_package_does_not_switch_safety_off(monkeypatch):
+    monkeypatch.delenv(UNSAFE, raising=False)
+    import_mace()
+    assert UNSAFE not in os.environ
+
+
+def test_a_trial_imports_no_package_of_a_users_model():
+    """A rank attaches stored features: it may import neither the package nor e3nn."""
+    code = (
+        "import sys, hydragnn_hpo.training.trial, hydragnn_hpo.ensemble.build, "
+        "hydragnn_hpo.model.trunks.embed;"
+        "print([name for name in ('mace', 'e3nn') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_what_our_schema_does_not_know_is_refused(tmp_path):
+    module = build({})
+    module.products[0].linear = torch.nn.Identity()
+    torch.save(module, tmp_path / "odd.model")
+    with pytest.raises(DataError, match="is a MACE of a kind not known here"):
+        convert_trunk(ConvertRequest(tmp_path / "odd.model", tmp_path, trusted=True))
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "other.model")
+    with pytest.raises(DataError, match="holds a Linear, no MACE"):
+        convert_trunk(ConvertRequest(tmp_path / "other.model", tmp_path, trusted=True))
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_network_that_computes_otherwise_is_refused(tmp_path):
+    """A part without weights, which sizes do not tell, shows in the features."""
+    module = build({})
+    module.interactions[1].avg_num_neighbors = 3.0
+    torch.save(module, tmp_path / "odd.model")
+    with pytest.raises(DataError, match="features of the network built from its sizes differ"):
+        convert_trunk(ConvertRequest(tmp_path / "odd.model", tmp_path, trusted=True))
+
+
+def test_a_file_in_fp64_is_read_in_fp32(tmp_path):
+    module = build({})
+    torch.save(module.double(), tmp_path / "small.model")
+    trunk = convert_trunk(ConvertRequest(tmp_path / "small.model", tmp_path, trusted=True))
+    assert trunk.features(columns(bulk("Si")), [0]).dtype == np.float32
+
+
+def test_weights_of_another_size_are_refused(converted):
+    _, trunk, _ = converted
+    sizes = {**trunk.record["config"], "features": 24}
+    record = {**trunk.record, "config": sizes}
+    with pytest.raises(DataError, match="cannot be used"):
+        open_trunk(record, trunk.network.state_dict())
