@@ -296,8 +296,11 @@ def open_trunk(record: object, weights: Mapping[str, Tensor]) -> FrozenTrunk:
     """
     try:
         card = read_card(record)
-        _check_sizes(card, weights)
+        _check_sizes(card)
         network = _build(card)
+        shapes = {name: value.shape for name, value in network.state_dict().items()}
+        if shapes != {name: value.shape for name, value in weights.items()}:
+            raise ValueError("its sizes are not those of this network")
         network.load_state_dict(dict(weights))
     except MissingPackage:
         raise
@@ -308,15 +311,11 @@ def open_trunk(record: object, weights: Mapping[str, Tensor]) -> FrozenTrunk:
     return _freeze(card, network)
 
 
-def _check_sizes(card: TrunkCard[AnyConfig], weights: Mapping[str, Tensor]) -> None:
-    """Raise ``ValueError`` if a network would not be as large as one that is known here."""
+def _check_sizes(card: TrunkCard[AnyConfig]) -> None:
+    """Raise ``ValueError`` if a network that ships here would be built in other sizes."""
     if card.name in _STEMS and card.architecture != card.name:
         raise ValueError(f"'{card.name}' is no {card.architecture}")
-    if card.architecture not in _STEMS:
-        return
-    known = find_trunk(card.architecture)
-    shapes = {name: value.shape for name, value in known.network.state_dict().items()}
-    if card.config != known.config or shapes != {n: w.shape for n, w in weights.items()}:
+    if card.architecture in _STEMS and card.config != find_trunk(card.architecture).config:
         raise ValueError("its sizes are not those of this network")
 
 

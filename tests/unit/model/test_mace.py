@@ -33,7 +33,13 @@ KINDS = {
     "all residual": {"first": "residual", "order": 2, "harmonics": 3, "correlation": 2},
     "density": {"first": "density", "later": "density residual", "transform": "Agnesi"},
     "scalars, three layers": {"order": 0, "layers": 3, "radial": "gaussian"},
-    "one layer": {"order": 0, "layers": 1, "radial": "chebyshev", "hidden": [16, 16]},
+    "one layer": {
+        "order": 0,
+        "layers": 1,
+        "radial": "chebyshev",
+        "transform": "Agnesi",
+        "hidden": [16],
+    },
     "two heads": {"heads": ["one", "two"], "repulsion": True},
     "whole couplings": {"reduced": False},
     "soft": {"transform": "Soft", "cutoff_on_weights": True},
@@ -247,5 +253,5 @@ def test_weights_of_another_size_are_refused(converted):
     _, trunk, _ = converted
     sizes = {**trunk.record["config"], "features": 24}
     record = {**trunk.record, "config": sizes}
-    with pytest.raises(DataError, match="cannot be used"):
+    with pytest.raises(DataError, match="its sizes are not those of this network"):
         open_trunk(record, trunk.network.state_dict())
