@@ -123,7 +123,7 @@ from hydragnn_hpo.ensemble.member_selection import (
     select_members,
     share_weights,
 )
-from hydragnn_hpo.ensemble.packed_trunk import pack_trunk
+from hydragnn_hpo.ensemble.packed_trunk import keep_beside, pack_trunk
 from hydragnn_hpo.ensemble.simpler_models import (
     JoinedModels,
     SimplerModels,
@@ -248,6 +248,9 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
             for name in manifest.trunks
         },
     )
+    for name, packed in content.trunks.items():
+        if name in manifest.own_trunks and not packed.has_weights:
+            keep_beside(Path(_place_of_trunk(context, name)), context.run.path)
     write_artefact(context.run.ensemble, content)
     return table
 

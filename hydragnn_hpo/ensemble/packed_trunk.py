@@ -17,6 +17,7 @@ from torch import Tensor
 from hydragnn_hpo.config import MAX_ELEMENT, TRUNKS, TrunkSpec
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError
+from hydragnn_hpo.files import write_bytes
 from hydragnn_hpo.model.trunks import FrozenTrunk, load_trunk, open_trunk, read_card
 from hydragnn_hpo.optional_packages import MissingPackage
 
@@ -40,6 +41,11 @@ class PackedTrunk:
     tensors: dict[str, Tensor]
     """Its weights, and the probes: ``probe.0.numbers``, ``.positions``, ``.cell``,
     ``.features``."""
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether weights are there, or only the probes."""
+        return not all(key.startswith("probe.") for key in self.tensors)
 
 
 class TrunkFileError(DataError):
@@ -89,6 +95,12 @@ def pack_trunk(name: str, spec: TrunkSpec) -> PackedTrunk:
     return PackedTrunk(trunk.record, tensors)
 
 
+def keep_beside(card: Path, folder: Path) -> None:
+    """Copy the files of a foundation model that an ensemble may not carry into its folder."""
+    for file in (card, card.with_suffix(".safetensors")):
+        write_bytes(folder / file.name, file.read_bytes())
+
+
 def _find_file(path: Path, name: str, packed: PackedTrunk, spec: TrunkSpec) -> FrozenTrunk:
     """Return a foundation model that an ensemble names but does not carry, from files beside it."""
     card = path.with_name(f"{name}.json")
@@ -124,7 +136,7 @@ def unpack_trunk(path: Path, name: str, packed: PackedTrunk, spec: TrunkSpec) ->
     probes = {key: value for key, value in packed.tensors.items() if key.startswith("probe.")}
     weights = {key: value for key, value in packed.tensors.items() if key not in probes}
     try:
-        if name not in TRUNKS and not weights:
+        if name not in TRUNKS and not packed.has_weights:
             trunk = _find_file(path, name, packed, spec)
         else:
             trunk = open_trunk(packed.record, weights)

@@ -94,6 +94,7 @@ def test_it_names_the_model_in_its_card(carried, entries):
 def test_a_licence_that_keeps_weights_at_home_is_obeyed(named, tmp_path):
     with zipfile.ZipFile(named / "ensemble.zip") as file:
         assert all(key.startswith("probe.") for key in load(file.read(WEIGHTS)))
+    assert Ensemble.load(named / "ensemble.zip").trunks["mine"].licence == "ASL"
     alone = tmp_path / "ensemble.zip"
     shutil.copy(named / "ensemble.zip", alone)
     with pytest.raises(
