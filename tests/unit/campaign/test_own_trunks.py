@@ -13,7 +13,14 @@ from hydragnn_hpo.campaign.setup import (
     settle,
     trial_config,
 )
-from hydragnn_hpo.config import CampaignConfig, TrialConfig, load_config, parse_toml
+from hydragnn_hpo.config import (
+    CampaignConfig,
+    TrialConfig,
+    TrialHeads,
+    load_config,
+    parse_config,
+    parse_toml,
+)
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.resources import resource_path
 
@@ -70,6 +77,16 @@ def test_features_are_priced_with_those_that_ship(tmp_path, models):
     stats = {"num_graphs": 10, "nodes": {"mean": 5.0}}
     prices = price_features(config, stats)
     assert [price.bytes for price in prices] == [2 * 320 * 50] * 2
+
+
+def test_elements_that_it_was_not_trained_on_are_told(tmp_path, models):
+    """The fine-tuned model has the elements of CHGNet, which Po is none of."""
+    config = settled(write_campaign(tmp_path / "here", models))
+    made = trial_config(config, "t0000", VALUES, STORES)
+    target = {"level": "graph", "shape": "scalar", "size": 1, "derived_from": None}
+    fit = {"heads": {}, "targets": {"gap": target}, "model": made.model, "elements": (1, 84)}
+    with pytest.raises(ConfigError, match=r"mine \(.*\) was not trained on Po, which the data"):
+        parse_config(fit, TrialHeads, where="x")
 
 
 def test_names_that_no_table_has_are_told(tmp_path, models):
