@@ -677,8 +677,10 @@ def forms_of(parts: Sequence[LocalPart]) -> tuple[Form, ...]:
 
 def _count_densities(basis: LocalBasis) -> int:
     """Return the number of densities, or of features of its foundation model, B."""
-    if basis.trunk:  # what reads an ensemble compares it with the model there
-        return len(basis.mean)
+    if basis.trunk in TRUNKS:
+        return TRUNKS[basis.trunk].count
+    if basis.trunk:  # of a user's: what reads an ensemble compares it with the model there
+        return basis.mean.size
     channels = basis.channels.shape[1]
     pairs = channels * (channels + 1) // 2
     count: int = channels * SHELLS + ANGULAR_ORDER * ANGULAR_SHELLS * pairs

@@ -8,12 +8,14 @@ import zipfile
 import numpy as np
 import pytest
 from own_trunks import write_own
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
 from safetensors.torch import load
 from sealed_zip import sealed
 from unit.ensemble.conftest import build_three_trials, frozen_models, toy_columns
 
 from hydragnn_hpo.data import open_store
-from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.artefact import LOCAL, read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.prune import prune_members
@@ -144,7 +146,25 @@ def hostile_sizes(entries):
     return with_record(entries, **record)
 
 
+def with_regressions(entries, change):
+    """Change the arrays of the regressions on features of the model."""
+    arrays = load_arrays(entries[LOCAL])
+    change(arrays)
+    return {**entries, LOCAL: save_arrays(arrays)}
+
+
+def renamed(arrays):
+    arrays["landmarks.other"] = arrays.pop("landmarks.mine")
+
+
+def widened(arrays):
+    arrays["mean"] = np.append(arrays["mean"], arrays["mean"][:1])
+    arrays["axes"] = np.append(arrays["axes"], arrays["axes"][:1], axis=0)
+
+
 FORGED = {
+    "regressions of others": (lambda e: with_regressions(e, renamed), "that no member reads"),
+    "wide regressions": (lambda e: with_regressions(e, widened), "reads other features than"),
     "another card": (lambda e: with_record(e, citation="x"), "another model"),
     "another name": (lambda e: with_record(e, name="yours"), "another model"),
     "a name of ours": (lambda e: with_record(e, name="sevennet"), "is no chgnet"),

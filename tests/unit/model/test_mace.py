@@ -52,7 +52,8 @@ def build(kind):
     from e3nn import o3
 
     torch.manual_seed(3)
-    order, heads = kind.get("order", 1), kind.get("heads", ["Default"])
+    order = kind.get("order", 1)
+    heads = kind.get("heads", ["Default"])
     made = modules.ScaleShiftMACE(
         r_max=4.5,
         num_bessel=8,
