@@ -29,6 +29,7 @@ OPTIONAL: Mapping[str, OptionalPackage] = {
     "deephyper": OptionalPackage("DeepHyper", "search", "search.brain 'deephyper'"),
     "h11": OptionalPackage("h11", "serve", "a service over HTTP"),
     "lmdb": OptionalPackage("lmdb", "lmdb", "an LMDB file"),
+    "mace": OptionalPackage("mace-torch", "mace", "a MACE model"),
     "mlflow": OptionalPackage("MLflow", "mlflow", "an export to MLflow"),
     "mpi4py": OptionalPackage("mpi4py", "mpi", "work with MPI ranks"),
     "numba": OptionalPackage("numba", "fast", "model.kernels 'numba'"),

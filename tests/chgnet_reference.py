@@ -19,88 +19,14 @@ import torch
 from ase.spacegroup import crystal
 from safetensors.torch import save
 
+from hydragnn_hpo.model.trunks.convert import CHGNET_SIZES, rename_chgnet
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "hydragnn_hpo" / "model" / "trunks"
 EXPECTED = ROOT / "tests" / "goldens" / "chgnet.json"
 STEM = "chgnet-0.3.0"
 CHECKPOINT = "chgnet/pretrained/0.3.0/chgnet_0.3.0_e29f68s314m37.pth.tar"
 LICENCE = "chgnet-0.4.2.dist-info/licenses/LICENSE"
-HALVES = ("core", "gate")
-SIZES = {
-    "features": "atom_fea_dim",
-    "radial": "num_radial",
-    "angular": "num_angular",
-    "convolutions": "n_conv",
-    "cutoff": "atom_graph_cutoff",
-    "angle_cutoff": "bond_graph_cutoff",
-    "envelope": "cutoff_coeff",
-}
-"""Names of the package's sizes by ours."""
-
-RENAMED = {
-    "elements": "atom_embedding.embedding",
-    "bond": "bond_embedding",
-    "weight": "bond_weights_ag",
-    "short_weight": "bond_weights_bg",
-    "angle": "angle_embedding",
-    "moment": "site_wise",
-    "energy.0": "readout_norm",
-    "energy.1": "mlp.layers.0",
-    "energy.3": "mlp.layers.2",
-    "energy.5": "mlp.layers.4",
-    "energy.7": "mlp.layers.7",
-}
-FREQUENCIES = {
-    "radial": "bond_basis_expansion.rbf_expansion_ag",
-    "short_radial": "bond_basis_expansion.rbf_expansion_bg",
-    "angular": "angle_basis_expansion.fourier_expansion",
-}
-
-
-def convert(state):
-    """Return the package's weights under our names; layers without effect on atoms are dropped."""
-    made = {f"{new}.frequencies": state[f"{old}.frequencies"] for new, old in FREQUENCIES.items()}
-    made["reference_energies"] = state["composition_model.fc.weight"].flatten()
-    for new, old in RENAMED.items():
-        for kind in ("weight", "bias"):
-            if f"{old}.{kind}" in state:
-                made[f"{new}.{kind}"] = state[f"{old}.{kind}"]
-
-    def add_inputs(new, old, layer, parts, biased):
-        """Split the first layer of both halves by its inputs."""
-        weights = torch.cat([state[f"{old}.mlp_{half}.layers.{layer}.weight"] for half in HALVES])
-        for part, piece in zip(parts, weights.chunk(len(parts), dim=1), strict=True):
-            made[f"{new}.{part}.weight"] = piece.contiguous()
-        biases = [state[f"{old}.mlp_{half}.layers.{layer}.bias"] for half in HALVES]
-        made[f"{new}.{biased}.bias"] = torch.cat(biases)
-
-    def add_activation(new, old):
-        for half, norm in zip(HALVES, ("bn1", "bn2"), strict=True):
-            for kind in ("weight", "bias"):
-                made[f"{new}.{half}_norm.{kind}"] = state[f"{old}.{norm}.{kind}"]
-
-    def add_messages(new, old, block):
-        for half in HALVES:
-            for kind in ("weight", "bias"):
-                name = f"{old}.{block}.mlp_{half}.layers.3.{kind}"
-                made[f"{new}.message.{half}.{kind}"] = state[name]
-        add_activation(f"{new}.message.activation", f"{old}.{block}")
-        made[f"{new}.out.weight"] = state[f"{old}.mlp_out.layers.1.weight"]
-
-    ends, angle = ("receiver", "bond", "sender"), ("first", "second", "angle", "center")
-    for i in range(4):
-        new, old = f"atom_convs.{i}", f"atom_conv_layers.{i}"
-        add_inputs(new, f"{old}.twoBody_atom", 0, ends, "receiver")
-        add_messages(new, old, "twoBody_atom")
-    for i in range(3):
-        new, old = f"bond_convs.{i}", f"bond_conv_layers.{i}"
-        add_inputs(f"{new}.inputs", f"{old}.twoBody_bond", 0, angle, "center")
-        add_messages(new, old, "twoBody_bond")
-    for i in range(2):
-        new, old = f"angle_updates.{i}", f"angle_layers.{i}.twoBody_bond"
-        add_inputs(f"{new}.inputs", old, 1, angle, "center")
-        add_activation(f"{new}.activation", old)
-    return made
 
 
 def write_weights(wheel):
@@ -109,8 +35,8 @@ def write_weights(wheel):
         checkpoint = archive.read(CHECKPOINT)
         licence = archive.read(LICENCE)
     stored = torch.load(io.BytesIO(checkpoint), map_location="cpu", weights_only=True)["model"]
-    weights = save(convert(stored["state_dict"]))
-    sizes = {ours: stored["model_args"][theirs] for ours, theirs in SIZES.items()}
+    weights = save(rename_chgnet(stored["state_dict"]))
+    sizes = {ours: stored["model_args"][theirs] for ours, theirs in CHGNET_SIZES.items()}
     card = {
         "name": "chgnet",
         "version": "0.3.0",

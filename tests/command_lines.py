@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from own_trunks import write_checkpoint
 
 from hydragnn_hpo.cli.command_line import app
 
@@ -71,16 +72,21 @@ VALID = {
     "ensemble export": "ensemble export --help",
     "machine show": "machine show frontier",
     "machine list": "machine list",
+    "trunk convert": "trunk convert {}/tuned.pth.tar --name mine --licence MIT --out {}/trunks",
 }
 """A cheap use of each command; ``{}`` is the folder of ``make_place``. Those that would pack an
 environment, train or compile only show their help."""
 
 
 def make_place(folder: Path) -> None:
-    """Put two runs that were left, their data, an artefact, a trial and a campaign in a folder."""
+    """Put two runs that were left, their data, an artefact, a trial and a campaign in a folder.
+
+    And a checkpoint of a foundation model, to be converted.
+    """
     for name in ("structures.toml", "structures.extxyz", "ensemble/ensemble.zip"):
         shutil.copy(GOLDENS / name, folder)
     for name in ("run", "run2"):
         shutil.copytree(GOLDENS / "run", folder / name)
     shutil.copytree(GOLDENS / "trials", folder / "trial")
     shutil.copy(GOLDENS / "run" / "campaign.toml", folder)
+    write_checkpoint(folder / "tuned.pth.tar")

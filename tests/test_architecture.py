@@ -485,12 +485,23 @@ def _is_false(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
+TRUSTED = ("hydragnn_hpo/model/trunks/convert.py", "_unpickle_trusted")
+"""The one function that unpickles: ``trunk convert --trusted``, which a user runs once by hand."""
+
 LOADERS = {"pickle.load", "pickle.loads", "pickle.Unpickler", "os.system", "os.popen"}
 
 
 def test_nobody_else_gets_in() -> None:
     def breaches(module: Path) -> Iterator[str]:
+        trusted = {
+            call
+            for function in ast.walk(tree_of(module))
+            if isinstance(function, ast.FunctionDef) and (name_of(module), function.name) == TRUSTED
+            for call in ast.walk(function)
+        }
         for node in ast.walk(tree_of(module)):
+            if node in trusted:
+                continue
             if isinstance(node, ast.Call) and (reason := breach(node)):
                 yield f"line {node.lineno}: {reason}"
         for line, name in imports(tree_of(module)):

@@ -24,6 +24,8 @@ from hydragnn_hpo.config import (
     Scalar,
     TrialConfig,
     TrialHeads,
+    TrunkFile,
+    TrunkSpec,
     budget_steps,
     compute_epoch_size,
     count_features,
@@ -33,6 +35,7 @@ from hydragnn_hpo.config import (
     load_config,
     parse_config,
     pool_of,
+    read_trunk_file,
     targets_of,
     unite_targets,
 )
@@ -143,6 +146,10 @@ def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
         there.pop(part), ours.pop(part)
     for key in _ADDED:
         there["ensemble"].pop(key), ours["ensemble"].pop(key)
+    for name in there["trunks"].keys() & ours["trunks"].keys():
+        if there["trunks"][name].pop("spec") != ours["trunks"][name].pop("spec"):
+            raise RunError(f"{run.path}: {_changed_trunk(name, config.trunks[name].file)}")
+        there["trunks"][name].pop("file"), ours["trunks"][name].pop("file")
     for entry in (*there["data"], *ours["data"]):  # a campaign may move together with its cards
         entry["card"] = Path(entry["card"]).name
     if _can_change_objective(config, run):
@@ -284,6 +291,9 @@ def trial_config(
     made = apply_values(template, dict(values))
     epochs = values.get("training.epochs", config.search.rungs[-1])
     made["training"] = {**made.get("training", {}), "epochs": epochs}
+    model = made.get("model", {})
+    if own := config.trunks.get(model.get("embedding", ELEMENTS)):
+        made["model"] = {**model, "embedding_trunk": own.spec}
     made |= {
         "trial": name,
         "seed": derive_seed(config.seed, name, "training"),
@@ -300,6 +310,8 @@ def settle(config: CampaignConfig, source: Path) -> CampaignConfig:
         ConfigError: its space, constraints or objective make no sense by themselves.
     """
     if config.command is None:
+        trunks = {name: _find_trunk(name, each, source) for name, each in config.trunks.items()}
+        config = config.model_copy(update={"trunks": trunks})
         near = [source.parent.absolute() / entry.card for entry in config.data]
         cards = zip(config.data, near, strict=True)
         data = [e.model_copy(update={"card": str(p)}) if p.is_file() else e for e, p in cards]
@@ -308,6 +320,33 @@ def settle(config: CampaignConfig, source: Path) -> CampaignConfig:
     here = {"here": source.parent.resolve()}
     command = config.command.model_copy(update={"argv": fill_arguments(config.command.argv, here)})
     return config.model_copy(update={"command": command})
+
+
+def _find_trunk(name: str, entry: TrunkFile, source: Path) -> TrunkFile:
+    """Return the entry of a user's foundation model with what its card says.
+
+    Raises:
+        ConfigError: a file is missing or damaged, or is another one than the entry says.
+    """
+    path = source.parent.absolute() / entry.file
+    try:
+        facts = read_trunk_file(path)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: [trunks.{name}]: {error}") from error
+    if facts.name != name:
+        raise ConfigError(
+            f"{source}: {path.name} is of the model '{facts.name}': write [trunks.{facts.name}]."
+        )
+    if entry.spec is not None and entry.spec != facts.spec:
+        raise ConfigError(f"{source}: {_changed_trunk(name, path)}")
+    return TrunkFile(file=str(path), spec=facts.spec)
+
+
+def _changed_trunk(name: str, path: Path | str) -> str:
+    return (
+        f"the foundation model '{name}' ({path}) is another one than when the campaign began: put "
+        "back the file of then, or choose another directory with --run."
+    )
 
 
 def check_search(
@@ -481,12 +520,18 @@ def corners_of(config: CampaignConfig) -> Iterator[tuple[str, TrialConfig]]:
             yield f"campaign '{config.name}', {key} = {value}", made
 
 
-def find_trunks(config: CampaignConfig) -> list[str]:
-    """Return the foundation models whose features some trial may begin from, by name."""
+def find_trunks(config: CampaignConfig) -> dict[str, TrunkSpec]:
+    """Return the foundation models whose features some trial may begin from.
+
+    Returns:
+        What is known of them, by name.
+    """
     key = "model.embedding"
     fixed = config.trial.get("model", {}).get("embedding", ELEMENTS)
     named = _values(config, key) if key in config.space else [fixed]
-    return sorted({str(name) for name in named} - {ELEMENTS})
+    own = {name: entry.spec for name, entry in config.trunks.items() if entry.spec is not None}
+    known = TRUNKS | own
+    return {name: known[name] for name in sorted({str(name) for name in named} - {ELEMENTS})}
 
 
 class FeaturesPrice(NamedTuple):
@@ -511,7 +556,7 @@ def price_features(config: CampaignConfig, stats: StoreStats) -> tuple[FeaturesP
         A price for each foundation model that some trial may begin from.
     """
     atoms = stats["num_graphs"] * stats["nodes"]["mean"]
-    specs = [(TRUNKS[name], count_features(name, "all")) for name in find_trunks(config)]
+    specs = [(spec, count_features(spec, "all")) for spec in find_trunks(config).values()]
     return tuple(
         FeaturesPrice(spec.title, atoms * spec.atom_seconds, round(2 * width * atoms))
         for spec, width in specs

@@ -166,9 +166,11 @@ class TrainingTrials:
         check_corners(self.config, facts_of_stats(stats))
         for sentence in check_labels(self.config, stats):
             logger.warning("%s", sentence)
-        for trunk in find_trunks(self.config):
+        for name, spec in find_trunks(self.config).items():
+            own = self.config.trunks.get(name)
+            trunk = {"trunk": own.file if own else name, "checksum": spec.checksum}
             for store in self.needs:
-                job("embed", {"store": str(store), "trunk": trunk})
+                job("embed", {"store": str(store), **trunk})
         self.stats = stats
 
     def configure(self, name: str, values: SearchedValues) -> TrialConfig:

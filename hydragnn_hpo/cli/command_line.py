@@ -16,7 +16,13 @@ from typing import Annotated, TextIO
 import typer
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.cli import batch_command, dataset_command, ensemble_command, machine_command
+from hydragnn_hpo.cli import (
+    batch_command,
+    dataset_command,
+    ensemble_command,
+    machine_command,
+    trunk_command,
+)
 from hydragnn_hpo.cli.check_layer_command import check_layer
 from hydragnn_hpo.cli.control_commands import add_trials, cancel, pause, retry, stop
 from hydragnn_hpo.cli.doctor_command import doctor
@@ -103,6 +109,12 @@ app.add_typer(
     name="machine",
     help="Inspect machine profiles.",
     rich_help_panel="Machines",
+)
+app.add_typer(
+    trunk_command.app,
+    name="trunk",
+    help="Convert foundation models of your own.",
+    rich_help_panel="Data",
 )
 app.add_typer(batch_command.app, name="batch", hidden=True)
 

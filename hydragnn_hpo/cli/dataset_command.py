@@ -183,7 +183,9 @@ def check(
 @app.command(epilog=show_examples("dataset embed"))
 def embed(
     store: Annotated[Path, typer.Argument(help="Graph store (NAME.bp).")],
-    trunk: Annotated[str, typer.Option(help="Foundation model: chgnet or sevennet.")] = "chgnet",
+    trunk: Annotated[
+        str, typer.Option(help="Foundation model: chgnet, sevennet, or a card (NAME.json).")
+    ] = "chgnet",
     processes: Annotated[
         int | None, typer.Option(min=1, help="Processes; one per core if left out.")
     ] = None,
@@ -191,7 +193,7 @@ def embed(
 ) -> None:
     """Compute what a foundation model says of each atom, for model.embedding."""
     from hydragnn_hpo.cli.progress import ProgressDisplay
-    from hydragnn_hpo.config import TRUNKS
+    from hydragnn_hpo.model.trunks import load_trunk
     from hydragnn_hpo.model.trunks.embed import embed_store
 
     _refuse_card(store)
@@ -206,11 +208,12 @@ def embed(
         cache = embed_store(store, trunk, processes=processes, report=count)
     size = cache.path.stat().st_size
     if as_json:
-        typer.echo(json.dumps({"path": str(cache.path), "trunk": trunk, "bytes": size}))
+        typer.echo(json.dumps({"path": str(cache.path), "trunk": cache.trunk, "bytes": size}))
         return
+    title = load_trunk(trunk).spec.title
     typer.echo(
-        f"{cache.path}: features of {TRUNKS[trunk].title} for all atoms of {done} structures, "
-        f'{_size(size)}; a trial with model.embedding = "{trunk}" reads them'
+        f"{cache.path}: features of {title} for all atoms of {done} structures, "
+        f'{_size(size)}; a trial with model.embedding = "{cache.trunk}" reads them'
     )
 
 

@@ -483,16 +483,16 @@ def _pick_unlike(
         rules_for,
         write_picks,
     )
-    from hydragnn_hpo.model.trunks import find_trunk
+    from hydragnn_hpo.model.trunks import load_trunk
 
-    model = find_trunk(trunk)
+    model = load_trunk(trunk)
     files = [shipped_or_path(path) for path in files]
     if dry_run:
         pool = ", ".join(map(str, files))
         typer.echo(f"would compare {pool} by features of {trunk}, write {number} to {out}")
         return None
     refuse_to_replace(list_input_sources(files), None, out)
-    rules = rules_for(model.cutoff, trunks=(trunk,))
+    rules = rules_for(model.cutoff, trunks=(model.spec,))
     picked = pick_unlike(model, _pool(files, rules), number)
     write_picks(out, {}, picked)
     return picked

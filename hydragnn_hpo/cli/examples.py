@@ -63,7 +63,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dataset build": ("hydragnn-hpo dataset build my.toml --out my.bp",),
     "dataset info": ("hydragnn-hpo dataset info my.bp",),
     "dataset check": ("hydragnn-hpo dataset check my.bp",),
-    "dataset embed": ("hydragnn-hpo dataset embed my.bp --trunk chgnet",),
+    "dataset embed": (
+        "hydragnn-hpo dataset embed my.bp --trunk chgnet",
+        "hydragnn-hpo dataset embed my.bp --trunk trunks/my_mace.json",
+    ),
+    "trunk convert": (
+        "hydragnn-hpo trunk convert finetuned.pth.tar --name mine --licence MIT",
+        "hydragnn-hpo trunk convert my_mace.model --trusted --licence MIT --out trunks",
+    ),
     "machine list": ("hydragnn-hpo machine list",),
     "machine show": ("hydragnn-hpo machine show frontier",),
     "trial": ("hydragnn-hpo trial best_config.toml",),

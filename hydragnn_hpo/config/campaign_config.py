@@ -11,6 +11,7 @@ from hydragnn_hpo.config.machine_checks import BackendName
 from hydragnn_hpo.config.schema import AnyTables, Config, unknown_key
 from hydragnn_hpo.config.search_config import SearchConfig, Space
 from hydragnn_hpo.config.trial_config import check_ratios
+from hydragnn_hpo.config.trunk_specs import TrunkFile, TrunkName
 
 
 class CampaignDataConfig(MixedConfig):
@@ -177,6 +178,9 @@ class CampaignConfig(Config):
 
     space: Space
     """Searched keys and their ranges."""
+
+    trunks: dict[TrunkName, TrunkFile] = {}
+    """Foundation models of the user's, by the name that ``model.embedding`` has for them."""
 
     search: SearchConfig
     """Search algorithm (brain), number of trials, rungs."""

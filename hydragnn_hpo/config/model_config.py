@@ -24,7 +24,7 @@ from hydragnn_hpo.config.convs.spec import (
 )
 from hydragnn_hpo.config.data_config import INVARIANT, count_components
 from hydragnn_hpo.config.schema import Config, Cutoff, validation_sentence
-from hydragnn_hpo.config.trunk_specs import ELEMENTS, TRUNKS, count_features
+from hydragnn_hpo.config.trunk_specs import ELEMENTS, TRUNKS, TrunkSpec, count_features
 from hydragnn_hpo.errors import unknown
 
 MAX_ELEMENT = 118
@@ -110,7 +110,11 @@ class ModelConfig(Config):
 
     embedding: str = ELEMENTS
     """What an atom begins with: its element alone (``elements``), or also the features that a
-    foundation model, which is not trained further, gives to it: ``chgnet`` or ``sevennet``."""
+    foundation model, which is not trained further, gives to it: ``chgnet``, ``sevennet``, or the
+    name of one in ``[trunks]`` of the campaign."""
+
+    embedding_trunk: TrunkSpec | None = None
+    """What is known of a foundation model of the user's; the campaign fills it in."""
 
     embedding_layers: Literal["all", "early", "late"] = "all"
     """Layers of the foundation model whose features are read: all, or the first or last half. Early
@@ -200,8 +204,12 @@ class ModelConfig(Config):
 
     @model_validator(mode="after")
     def _embedding_is_known(self) -> Self:
-        if self.embedding not in (ELEMENTS, *TRUNKS):
-            raise ValueError(unknown("embedding", self.embedding, (ELEMENTS, *TRUNKS)))
+        known = (ELEMENTS, *TRUNKS)
+        if self.embedding in known and self.embedding_trunk is not None:
+            raise ValueError(f"embedding_trunk is of no use with '{self.embedding}': drop it.")
+        if self.embedding not in known and self.embedding_trunk is None:
+            sentence = unknown("embedding", self.embedding, known)
+            raise ValueError(f"{sentence} A model of your own needs [trunks.NAME] in the campaign.")
         return self
 
     @model_validator(mode="after")
@@ -214,6 +222,11 @@ class ModelConfig(Config):
         for first in self.dimensions(vectors=False)[:1]:
             self.spec.check(first, self.conv_options)
         return self
+
+    @property
+    def trunk_spec(self) -> TrunkSpec | None:
+        """The foundation model that atoms begin from; None for elements alone."""
+        return TRUNKS.get(self.embedding, self.embedding_trunk)
 
     @property
     def spec(self) -> ConvSpec:
@@ -396,7 +409,7 @@ def trunk_parameters(model: ModelConfig, state_is_read: bool) -> int:
     total = (MAX_ELEMENT + 1) * f + convs + model.layers * norm_parameters(model)
     if model.attention == "gps":
         total += model.layers * (4 * linear(f, f) + chain(f, 2 * f, f) + norm_parameters(model))
-    if read := count_features(model.embedding, model.embedding_layers):
+    if read := count_features(model.trunk_spec, model.embedding_layers):
         total += chain(read, f, f)
     if model.encoding == "laplacian":
         total += chain(model.encoding_size, f, f)

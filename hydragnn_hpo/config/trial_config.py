@@ -614,5 +614,5 @@ class TrialHeads(Config):
                 f"model.encoding_size is {wanted}, the store holds {self.laplacian} Laplacian "
                 "encodings: lower it, raise graphs.laplacian in the card, or use random_walk."
             )
-        if self.elements is not None and self.model.embedding != ELEMENTS:
-            check_elements(self.model.embedding, self.elements)
+        if self.elements is not None and self.model.trunk_spec is not None:
+            check_elements(self.model.trunk_spec, self.elements)

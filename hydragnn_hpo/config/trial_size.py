@@ -62,7 +62,7 @@ def forward_flops(model: ModelConfig, nodes: float, edges: float, triplets: floa
     options = model.conv_options
     convs = sum(model.spec.flops(each, options, sizes) for each in model.dimensions(False))
     f = model.features
-    if read := count_features(model.embedding, model.embedding_layers):
+    if read := count_features(model.trunk_spec, model.embedding_layers):
         convs += nodes * products(read, f, f)
     if model.attention == "none":
         return convs

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config import (
     MAX_ELEMENT,
     TRAJECTORY,
-    TRUNKS,
     AttributeConfig,
     TargetConfig,
+    TrunkSpec,
     find_unseen,
     weigh_sum,
 )
@@ -190,7 +190,7 @@ class Rules:
     """Attributes to read, by name."""
     laplacian: int = 0
     """Number of Laplacian positional encodings per node."""
-    trunks: tuple[str, ...] = ()
+    trunks: tuple[TrunkSpec, ...] = ()
     """Foundation models that are to give features of the atoms, and must know their elements."""
 
 
@@ -235,11 +235,11 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
     )
 
 
-def _check_known(atoms: Atoms, place: Place, trunks: Sequence[str]) -> None:
-    for name in trunks:
-        if unseen := find_unseen(name, atoms.numbers.tolist()):
+def _check_known(atoms: Atoms, place: Place, trunks: Sequence[TrunkSpec]) -> None:
+    for trunk in trunks:
+        if unseen := find_unseen(trunk, atoms.numbers.tolist()):
             raise place.error(
-                f"has {unseen}, on which {TRUNKS[name].title} was not trained", "leave it out"
+                f"has {unseen}, on which {trunk.title} was not trained", "leave it out"
             )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NoReturn, Self, TypedDict, TypeVar, cast
 
 import numpy as np
@@ -50,6 +51,8 @@ from hydragnn_hpo.config import (
     ModelConfig,
     Name,
     TrialConfig,
+    TrunkName,
+    TrunkSpec,
     check_derivatives,
     check_kind,
     check_plain,
@@ -87,7 +90,6 @@ READABLE = (2, 3, FORMAT)
 """Versions that are read: files of version 2 have no factors of sigma, those before 4 no features
 of foundation models."""
 
-TrunkName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
 TrialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Element = Annotated[int, Field(ge=1, le=118)]
 Symbol = Annotated[str, Field(pattern=f"^({'|'.join(chemical_symbols[1:])})$")]
@@ -556,6 +558,9 @@ class Manifest(Config):
     trunks: tuple[TrunkName, ...] = ()
     """Foundation models whose features members read, each an entry of the file."""
 
+    own_trunks: dict[TrunkName, TrunkSpec] = {}
+    """What is known of those that a user's file brought."""
+
     packages: dict[str, str] = {}
     """Version of each package with a user's conv; building the members runs its code."""
 
@@ -647,6 +652,10 @@ class Manifest(Config):
             for name, head in self.heads.items()
         }
 
+    def trunk_spec(self, name: str) -> TrunkSpec:
+        """Return what is known of one of its foundation models."""
+        return TRUNKS.get(name) or self.own_trunks[name]
+
     @property
     def local_trunks(self) -> set[str]:
         """Foundation models whose features regressions read that are members."""
@@ -708,8 +717,26 @@ class MemberNeeds(TypedDict):
     """Number of Laplacian encodings that members read."""
     trunks: tuple[str, ...]
     """Foundation models whose features members read."""
+    own_trunks: dict[str, TrunkSpec]
+    """What is known of those that a user's file brought, by name."""
     packages: dict[str, str]
     """Version of each package that holds a member's conv, by name."""
+
+
+NO_TRUNKS: Mapping[str, TrunkSpec] = MappingProxyType({})
+
+
+def find_own_trunks(models: Iterable[ModelConfig]) -> dict[str, TrunkSpec]:
+    """Return what models know of foundation models of the user's.
+
+    Returns:
+        Their facts, by name.
+    """
+    return {
+        model.embedding: model.embedding_trunk
+        for model in models
+        if model.embedding_trunk is not None
+    }
 
 
 def describe_needs(
@@ -719,6 +746,7 @@ def describe_needs(
     attributes: Mapping[str, AttributeConfig],
     packages: Mapping[str, str],
     local_trunks: Collection[str] = (),
+    own_trunks: Mapping[str, TrunkSpec] = NO_TRUNKS,
 ) -> MemberNeeds:
     """Return the fields of a manifest that follow from the choice of members.
 
@@ -728,8 +756,10 @@ def describe_needs(
         attributes: all known properties in the data, by name.
         packages: versions of packages with users' convs, by name; extra ones are ignored.
         local_trunks: foundation models whose features regressions read that are members.
+        own_trunks: what is known of foundation models of the user's, beside those of the members.
     """
     trunks = {model.embedding for model in models} - {ELEMENTS} | set(local_trunks)
+    known = {**own_trunks, **find_own_trunks(models)}
     names = {name for model in models for name in model.attributes}
     names |= {total for total in sums if isinstance(total, str)}
     codes = [model.encoding_size for model in models if model.encoding == "laplacian"]
@@ -739,6 +769,7 @@ def describe_needs(
         "attributes": {name: attributes[name] for name in sorted(names)},
         "laplacian": max(codes, default=0),
         "trunks": tuple(sorted(trunks)),
+        "own_trunks": {name: known[name] for name in sorted(trunks & known.keys())},
         "packages": {name: version for name, version in packages.items() if name in own},
     }
 
@@ -995,6 +1026,10 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
         trunks |= manifest.local_trunks
         if trunks != set(manifest.trunks):
             reject(path, f"names the foundation models {manifest.trunks}, its members read others")
+        own = find_own_trunks(config.model for config in configs.values())
+        named = manifest.own_trunks
+        if {**named, **own} != named or named.keys() != trunks - TRUNKS.keys():
+            reject(path, "describes its foundation models otherwise than its members do")
         if manifest.cutoff != (longest := max(c.model.cutoff for c in configs.values())):
             reject(path, f"claims a cutoff of {manifest.cutoff:g}, its members have {longest:g}")
         weights = {m.trial: _read_tensors(entries, m, configs[m.trial]) for m in manifest.members}
@@ -1004,7 +1039,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
             weights,
             {} if to_predict else cards,
             known,
-            _read_features(entries, configs, manifest.trunks),
+            _read_features(entries, configs, manifest),
             _read_local(entries, manifest),
             _read_local_members(entries, manifest),
             _read_trunks(entries, manifest),
@@ -1180,10 +1215,10 @@ def _read_calibration(entries: SafeZip, manifest: Manifest) -> CalibrationData |
 
 
 def _read_features(
-    entries: SafeZip, configs: Mapping[str, TrialConfig], trunks: Iterable[str]
+    entries: SafeZip, configs: Mapping[str, TrialConfig], manifest: Manifest
 ) -> TrainingFeatures | None:
     widths = {trial: config.model.features for trial, config in configs.items()}
-    widths |= {name: TRUNKS[name].width for name in trunks}
+    widths |= {name: manifest.trunk_spec(name).width for name in manifest.trunks}
     return _read_arrays(entries, FEATURES, lambda arrays: features_from_arrays(arrays, widths))
 
 
@@ -1252,5 +1287,8 @@ def _check_local(path: Path, entry: str, models: LocalModels, manifest: Manifest
         part = parts[0]
         if (forms_of(parts), part.pool == "none", part.width) != wanted:
             reject(path, f"'{entry}' predicts {quote(name)}, which is no such head")
+    trunk = models.basis.trunk
+    if trunk in manifest.trunks and len(models.basis.mean) != manifest.trunk_spec(trunk).count:
+        reject(path, f"'{entry}' reads other features than '{trunk}' has")
     if models.basis.cutoff > manifest.cutoff:
         reject(path, f"'{entry}' has a longer cutoff than all members")

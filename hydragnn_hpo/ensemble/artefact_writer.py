@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader
 from safetensors.numpy import save as save_arrays
 from safetensors.torch import save as save_tensors
 
-from hydragnn_hpo.config import TRUNKS, CardConfig, Config, TrialConfig, to_toml
+from hydragnn_hpo.config import CardConfig, Config, TrialConfig, to_toml
 from hydragnn_hpo.ensemble.artefact import (
     CALIBRATION,
     CARD,
@@ -127,7 +127,7 @@ def render_model_card(
         heads=manifest.heads,
         made=made,
         members=manifest.members,
-        trunks={name: TRUNKS[name] for name in manifest.trunks},
+        trunks={name: manifest.trunk_spec(name) for name in manifest.trunks},
         elements=[chemical_symbols[z] for z in manifest.elements],
         labelled={
             name: [chemical_symbols[z] for z in head.elements]

@@ -31,6 +31,7 @@ from hydragnn_hpo.config import (
     CardConfig,
     ModelConfig,
     TrialConfig,
+    TrunkSpec,
     find_published,
     is_extensive,
 )
@@ -94,7 +95,13 @@ from hydragnn_hpo.ensemble.class_probabilities import (
     log_losses,
 )
 from hydragnn_hpo.ensemble.cross_fit import calibrate_folds
-from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
+from hydragnn_hpo.ensemble.descriptors import (
+    GRAPH,
+    NODE,
+    TrainingFeatures,
+    TrunkSource,
+    sample_training_set,
+)
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
     EagerEngine,
@@ -122,7 +129,7 @@ from hydragnn_hpo.ensemble.member_selection import (
     select_members,
     share_weights,
 )
-from hydragnn_hpo.ensemble.packed_trunk import pack_trunk
+from hydragnn_hpo.ensemble.packed_trunk import keep_beside, pack_trunk
 from hydragnn_hpo.ensemble.simpler_models import (
     JoinedModels,
     SimplerModels,
@@ -221,7 +228,7 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
     tested = evaluate_heads(context, mixed, weights, calibrations, simpler)
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, tested, diversity)
-    manifest = joined.add_to_manifest(manifest)
+    manifest = joined.add_to_manifest(manifest, _own_trunks(context))
     features = find_training_features(context, manifest, members)
     sizes = _size_curves(context, predictions, nets)
     twins = find_test_twins(context, manifest)
@@ -242,10 +249,28 @@ def build_ensemble(run: Path, device: str = "cpu", keep: int = 0) -> EnsembleTab
         features=features,
         local=_find_kept(simpler, manifest),
         local_members=tuple(member.models for member in joined.members),
-        trunks={name: pack_trunk(name) for name in manifest.trunks},
+        trunks={
+            name: pack_trunk(_place_of_trunk(context, name), manifest.trunk_spec(name))
+            for name in manifest.trunks
+        },
     )
+    for name, packed in content.trunks.items():
+        if name in manifest.own_trunks and not packed.has_weights:
+            keep_beside(Path(_place_of_trunk(context, name)), context.run.path)
     write_artefact(context.run.ensemble, content)
     return table
+
+
+def _own_trunks(context: BuildContext) -> dict[str, TrunkSpec]:
+    """Return what is known of the foundation models of the user's, by name."""
+    entries = context.campaign.trunks.items()
+    return {name: entry.spec for name, entry in entries if entry.spec is not None}
+
+
+def _place_of_trunk(context: BuildContext, name: str) -> str:
+    """Return the name of a shipped foundation model, or the card of a user's."""
+    own = context.campaign.trunks.get(name)
+    return own.file if own else name
 
 
 def _find_kept(simpler: SimplerModels, manifest: Manifest) -> LocalModels | None:
@@ -802,6 +827,7 @@ def collect_search_evidence(context: BuildContext) -> SearchEvidence:
         candidates=len(context.candidates),
         embeddings=compare_embeddings(context.run),
         trunks=tuple(sorted({one.config.model.embedding for one in context.candidates})),
+        own_trunks=_own_trunks(context),
     )
 
 
@@ -927,7 +953,8 @@ def find_training_features(
     """
     heaviest = max(manifest.members, key=lambda member: (member.weight, -member.objective)).trial
     own = next(member for member in members if member.trial == heaviest)
-    source = next(iter(manifest.trunks), own)
+    trunks = [TrunkSource(name, manifest.trunk_spec(name).width) for name in manifest.trunks]
+    source = trunks[0] if trunks else own
     levels = (GRAPH, NODE) if any(map(context.is_node, context.targets)) else (GRAPH,)
     seed = derive_seed(context.campaign.seed, heaviest, "features")
     return sample_training_set(source, context.graphs, levels, seed=seed)

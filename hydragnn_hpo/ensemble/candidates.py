@@ -17,7 +17,6 @@ from scipy.sparse import csr_array, vstack
 
 from hydragnn_hpo.campaign import CURVE_SHARES, read_state
 from hydragnn_hpo.config import (
-    ELEMENTS,
     Bounds,
     CampaignConfig,
     CardConfig,
@@ -647,7 +646,8 @@ def open_build_context(run: RunDir, keep: int = 0) -> BuildContext:
         )
     candidates = configurations or find_candidates(run)
     first = candidates[0].fits[0] if configurations else candidates[0]
-    trunks = {one.config.model.embedding for one in candidates} - {ELEMENTS}
+    models = [one.config.model for one in candidates]
+    trunks = {one.embedding: one.trunk_spec for one in models if one.trunk_spec is not None}
     graphs = open_graphs(first.folder, first.config, trunks)
     stores = [first.folder.path / entry.store for entry in first.config.data]
     cards = tuple(load_config(store / "card.toml", CardConfig) for store in stores)

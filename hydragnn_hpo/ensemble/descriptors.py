@@ -10,11 +10,11 @@ Shapes: G graphs, N nodes, M points, D dimensions, F features of a member, P poi
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from hydragnn_hpo.config import TRUNKS
 from hydragnn_hpo.data import Columns, GraphSet
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, Member, member_batches, pieces
 from hydragnn_hpo.model import pool_mean
@@ -138,6 +138,15 @@ def mean_over_atoms(values: np.ndarray, columns: Columns) -> np.ndarray:
     return sums / columns.num_nodes()[:, None]
 
 
+class TrunkSource(NamedTuple):
+    """A foundation model whose features come with the graphs."""
+
+    name: str
+    """Its name in settings."""
+    width: int
+    """Numbers of its last block."""
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureSample:
     """A sample of the training data of one level."""
@@ -182,7 +191,8 @@ class TrainingFeatures:
         Returns:
             Distances by level, [G] and [N], see ``FeatureSample.distances``.
         """
-        own = next((member for member in members if member.trial == self.source), self.source)
+        trunk = TrunkSource(self.source, len(self.levels[GRAPH].mean))
+        own = next((member for member in members if member.trial == self.source), trunk)
         parts: dict[str, list[np.ndarray]] = {level: [np.zeros(0)] for level in self.levels}
         for features in _stream(own, graphs, indices, self.levels):
             for level, sample in self.levels.items():
@@ -191,16 +201,16 @@ class TrainingFeatures:
 
 
 def _stream(
-    source: Member | str, graphs: GraphSet, indices: np.ndarray, levels: Collection[str]
+    source: Member | TrunkSource, graphs: GraphSet, indices: np.ndarray, levels: Collection[str]
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield the last features of batches by level in fp64, [G, F] and [N, F].
 
     Those of a foundation model come with the graphs.
     """
-    if isinstance(source, str):
+    if isinstance(source, TrunkSource):
         for piece in pieces(graphs, indices, EDGES_PER_BATCH):
             columns = graphs.take(piece)
-            last = columns.features[source][:, -TRUNKS[source].width :].astype(np.float64)
+            last = columns.features[source.name][:, -source.width :].astype(np.float64)
             yield {GRAPH: mean_over_atoms(last, columns), NODE: last}
         return
     device = device_of_member(source)
@@ -209,14 +219,14 @@ def _stream(
 
 
 def sample_training_set(
-    source: Member | str, graphs: GraphSet, levels: Iterable[str], *, seed: int
+    source: Member | TrunkSource, graphs: GraphSet, levels: Iterable[str], *, seed: int
 ) -> TrainingFeatures:
     """Draw structures and atoms of the training split, as points in the features of a trunk.
 
     At most ``POINTS`` structures are drawn, whatever the size of the training set.
 
     Args:
-        source: a net, on its device, or the name of a foundation model.
+        source: a net, on its device, or a foundation model.
         graphs: graphs with edges up to the net's cutoff, or with features of the foundation model.
         levels: levels that get a sample.
         seed: decides what is drawn.
@@ -230,7 +240,8 @@ def sample_training_set(
         for level, some in parts.items():
             some.append(features[level])
     samples = {level: _sample(np.concatenate(some), random) for level, some in parts.items()}
-    return TrainingFeatures(source if isinstance(source, str) else source.trial, samples)
+    name = source.name if isinstance(source, TrunkSource) else source.trial
+    return TrainingFeatures(name, samples)
 
 
 def device_of_member(member: Member) -> torch.device:

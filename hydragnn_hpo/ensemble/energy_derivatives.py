@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from hydragnn_hpo.config import ELEMENTS, TRUNKS
+from hydragnn_hpo.config import ELEMENTS
 from hydragnn_hpo.data import Batch, GraphSet
 from hydragnn_hpo.ensemble.calibrate import Moments
 from hydragnn_hpo.ensemble.engine import Member, member_batches
@@ -80,7 +80,8 @@ def reads_features(ensemble: Ensemble, target: str) -> bool:
 
 def frozen_error(ensemble: Ensemble) -> ConfigError:
     """Return the error for forces or stress of an ensemble that begins from features."""
-    titles = " and ".join(TRUNKS[name].title for name in ensemble.manifest.trunks)
+    known = ensemble.manifest
+    titles = " and ".join(known.trunk_spec(name).title for name in known.trunks)
     return ConfigError(
         f"the ensemble has no forces and no stress: its energy begins from features of {titles}, "
         f'which are not differentiated by positions: train with model.embedding = "{ELEMENTS}".'

@@ -363,7 +363,8 @@ class Ensemble:
         ensemble.features, ensemble.local = content.features, content.local
         ensemble.local_members = open_local_members(manifest.heads, content.local_members)
         ensemble.trunks = {
-            name: unpack_trunk(path, name, packed) for name, packed in content.trunks.items()
+            name: unpack_trunk(path, name, packed, manifest.trunk_spec(name))
+            for name, packed in content.trunks.items()
         }
         return ensemble
 
@@ -376,7 +377,8 @@ class Ensemble:
     def rules(self) -> Rules:
         """The rules that turn structures into graphs usable by every member."""
         known = self.manifest
-        return rules_for(self.cutoff, known.attributes, known.laplacian, known.trunks)
+        trunks = [known.trunk_spec(name) for name in known.trunks]
+        return rules_for(self.cutoff, known.attributes, known.laplacian, trunks)
 
     def predict(
         self,

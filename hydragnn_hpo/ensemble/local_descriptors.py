@@ -126,7 +126,9 @@ def describe_basis(trunk: str | None) -> str:
     Args:
         trunk: foundation model whose features they read, if there is one.
     """
-    return f"features of {TRUNKS[trunk].title}" if trunk in TRUNKS else "local descriptors"
+    if not trunk:
+        return "local descriptors"
+    return f"features of {TRUNKS[trunk].title if trunk in TRUNKS else trunk}"
 
 
 def find_start(
@@ -650,8 +652,6 @@ def _check_models(models: LocalModels) -> None:
         raise ValueError("elements of local descriptors are not in order; get it again.")
     if not 0.0 < basis.cutoff <= LONGEST:
         raise ValueError("the cutoff of local descriptors is out of range; get it again.")
-    if basis.trunk and basis.trunk not in TRUNKS:
-        raise ValueError("landmarks are of no known foundation model; install a newer version.")
     if basis.landmarks.ndim != 2 or len(basis.landmarks) > MOST_LANDMARKS:
         raise ValueError("landmarks are no structures, or too many; get it again.")
     densities = _count_densities(basis)
@@ -687,8 +687,10 @@ def forms_of(parts: Sequence[LocalPart]) -> tuple[Form, ...]:
 
 def _count_densities(basis: LocalBasis) -> int:
     """Return the number of densities, or of features of its foundation model, B."""
-    if basis.trunk:
-        return TRUNKS[basis.trunk].blocks * TRUNKS[basis.trunk].width
+    if basis.trunk in TRUNKS:
+        return TRUNKS[basis.trunk].count
+    if basis.trunk:  # of a user's: what reads an ensemble compares it with the model there
+        return basis.mean.size
     channels = basis.channels.shape[1]
     pairs = channels * (channels + 1) // 2
     count: int = channels * SHELLS + ANGULAR_ORDER * ANGULAR_SHELLS * pairs

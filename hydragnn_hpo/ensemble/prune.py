@@ -160,6 +160,7 @@ def _without_members(
                 attributes=old.attributes,
                 packages=old.packages,
                 local_trunks=old.local_trunks,
+                own_trunks=old.own_trunks,
             ),
         }
     )

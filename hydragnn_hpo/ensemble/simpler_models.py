@@ -17,8 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hydragnn_hpo.config import ELEMENTS
-from hydragnn_hpo.ensemble.artefact import LocalShare, Manifest
+from hydragnn_hpo.config import (
+    ELEMENTS,
+    TrunkSpec,
+)
+from hydragnn_hpo.ensemble.artefact import (
+    NO_TRUNKS,
+    LocalShare,
+    Manifest,
+)
 from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
 from hydragnn_hpo.ensemble.candidates import BuildContext, CrossContext
 from hydragnn_hpo.ensemble.local_descriptors import (
@@ -164,7 +171,9 @@ class JoinedModels:
             for name in self.weights
         }
 
-    def add_to_manifest(self, manifest: Manifest) -> Manifest:
+    def add_to_manifest(
+        self, manifest: Manifest, own_trunks: Mapping[str, TrunkSpec] = NO_TRUNKS
+    ) -> Manifest:
         """Return a manifest whose heads have the regressions that join them."""
         heads = dict(manifest.heads)
         for name, weight in self.weights.items():
@@ -173,8 +182,10 @@ class JoinedModels:
             local = LocalShare(weight=weight, elements=elements, trunk=trunk)
             heads[name] = heads[name].model_copy(update={"local": local})
         joined = manifest.model_copy(update={"heads": heads})
-        trunks = {*manifest.trunks, *joined.local_trunks}
-        return joined.model_copy(update={"trunks": tuple(sorted(trunks))})
+        trunks = tuple(sorted({*manifest.trunks, *joined.local_trunks}))
+        known = {**manifest.own_trunks, **own_trunks}
+        own = {trunk: known[trunk] for trunk in trunks if trunk in known}
+        return joined.model_copy(update={"trunks": trunks, "own_trunks": own})
 
     def append_to(self, predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Append predictions for ``test`` to those of the nets; none predicts a variance.

@@ -29,7 +29,11 @@ import numpy as np
 from ase import Atoms
 from ase.io.formats import ioformats
 
-from hydragnn_hpo.config import AttributeConfig, GraphConfig
+from hydragnn_hpo.config import (
+    AttributeConfig,
+    GraphConfig,
+    TrunkSpec,
+)
 from hydragnn_hpo.data import Columns, Graph, Place, Rules, columns_of, graph_of, open_store
 from hydragnn_hpo.data.readers import READERS, is_single_structure, reader_of
 from hydragnn_hpo.data.readers.database import holds_lmdb
@@ -427,7 +431,7 @@ def rules_for(
     cutoff: float,
     attributes: Mapping[str, AttributeConfig] | None = None,
     laplacian: int = 0,
-    trunks: Sequence[str] = (),
+    trunks: Sequence[TrunkSpec] = (),
 ) -> Rules:
     """Return the rules that turn structures into graphs for prediction.
 
@@ -435,7 +439,7 @@ def rules_for(
         cutoff: longest edge of the graphs, in angstrom.
         attributes: known properties that members read, by name.
         laplacian: number of Laplacian encodings that members read; 0 for none.
-        trunks: names of the foundation models whose features members read.
+        trunks: the foundation models whose features members read.
     """
     return Rules(
         cutoff=cutoff,

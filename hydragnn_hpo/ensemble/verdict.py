@@ -15,7 +15,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from ase.data import chemical_symbols
 
-from hydragnn_hpo.config import ELEMENTS, TRUNKS
+from hydragnn_hpo.config import (
+    ELEMENTS,
+    TRUNKS,
+    TrunkSpec,
+)
 from hydragnn_hpo.data import FAR
 from hydragnn_hpo.ensemble.calibrate import Calibration, size_strata
 from hydragnn_hpo.ensemble.class_probabilities import as_probabilities, class_sets, log_losses
@@ -266,6 +270,8 @@ class SearchEvidence:
     one was tried."""
     trunks: tuple[str, ...] = ()
     """Embeddings of the trials from which members were chosen."""
+    own_trunks: Mapping[str, TrunkSpec] = field(default_factory=dict)
+    """What is known of foundation models of the user's, by name."""
 
 
 def compare(errors: np.ndarray, other: np.ndarray, group: np.ndarray) -> Comparison:
@@ -823,11 +829,12 @@ def judge_trunk(search: SearchEvidence) -> Assessment | None:
     if not used and not tried:
         return None
     name = min(tried, key=lambda one: tried[one], default=used[0] if used else "")
-    title = TRUNKS[name].title
+    spec = TRUNKS.get(name) or search.own_trunks[name]
+    title = spec.title
     plain = search.embeddings.get(ELEMENTS, math.nan)
     helped = 1.0 - tried.get(name, math.nan) / plain
     seen = (
-        f"{title} was trained on {TRUNKS[name].trained_on}: errors on structures that are also "
+        f"{title} was trained on {spec.trained_on}: errors on structures that are also "
         "there tell less about new ones."
     )
     because = f"threshold {100 * GAIN:.0f} % of the best trial's validation objective"

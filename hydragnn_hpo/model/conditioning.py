@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.config import TRUNKS, ModelConfig, feature_columns
+from hydragnn_hpo.config import ModelConfig, feature_columns
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.file_records import AttributeStats, FeatureStats
@@ -158,7 +158,9 @@ class FrozenFeatures(nn.Module):
         """
         super().__init__()
         self.name = config.embedding
-        self.columns = feature_columns(config.embedding, config.embedding_layers)
+        assert config.trunk_spec is not None, "the model begins from elements alone"
+        self.title = config.trunk_spec.title
+        self.columns = feature_columns(config.trunk_spec, config.embedding_layers)
         width = self.columns.stop - self.columns.start
         known = stats.get(self.name) if stats else None
         zeros: list[float] = [0.0] * width
@@ -176,7 +178,7 @@ class FrozenFeatures(nn.Module):
         """
         if self.name not in batch.features:
             raise ConfigError(
-                f"the model begins from features of {TRUNKS[self.name].title}, which the graphs "
+                f"the model begins from features of {self.title}, which the graphs "
                 f"come without: run hydragnn-hpo dataset embed STORE --trunk {self.name}."
             )
         values = (batch.features[self.name][:, self.columns] - self.mean) / self.std

@@ -259,7 +259,7 @@ def _propose_trunks(
     able: tuple[str, ...] = ()
     for name, spec in TRUNKS.items():
         share = MOST_FOR_MORE_FEATURES if able else MOST_FOR_FEATURES
-        seen = not find_unseen(name, stats["elements"])
+        seen = not find_unseen(spec, stats["elements"])
         if seen and atoms * spec.atom_seconds <= share * limit:
             able = (*able, name)
     if not request.trunks or any(card.targets[name].derived_from for name in heads):

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -23,7 +23,6 @@ from safetensors.numpy import save as save_arrays
 from hydragnn_hpo import log
 from hydragnn_hpo.config import (
     DISK_FULL,
-    ELEMENTS,
     FILES_AWAY,
     FILES_AWAY_SECONDS,
     HALVED,
@@ -32,6 +31,7 @@ from hydragnn_hpo.config import (
     PlacementConfig,
     TrialConfig,
     TrialHeads,
+    TrunkSpec,
     dump_config,
     load_config,
     parse_config,
@@ -187,14 +187,15 @@ def _resolve_start_from(config: TrialConfig, trial: TrialDir) -> TrialConfig:
 
 
 def open_graphs(
-    trial: TrialDir, config: TrialConfig, trunks: Collection[str] | None = None
+    trial: TrialDir, config: TrialConfig, trunks: Mapping[str, TrunkSpec] | None = None
 ) -> GraphSet:
     """Open the stores of a trial, as one data set, with the splits that it trains by.
 
     Args:
         trial: folder of the trial.
         config: its configuration.
-        trunks: foundation models whose features come with the graphs; the trial's own if None.
+        trunks: foundation models whose features come with the graphs, by name; the trial's own if
+            None.
 
     Raises:
         ConfigError: the data sets cannot be combined, or a store cannot be distributed over ranks.
@@ -207,12 +208,15 @@ def open_graphs(
         open_store(trial.path / entry.store, access=entry.access, shuffled=shuffled)
         for entry in config.data
     ]
-    for trunk in sorted({config.model.embedding} - {ELEMENTS} if trunks is None else trunks):
+    own = config.model.trunk_spec
+    if trunks is None:
+        trunks = {} if own is None else {config.model.embedding: own}
+    for name, spec in sorted(trunks.items()):
         from hydragnn_hpo.model.trunks.embed import feature_cache
 
         places = (trial.path / entry.store for entry in config.data)
         sets = [
-            feature_cache(store, trunk).attach(graphs)
+            feature_cache(store, name, spec).attach(graphs)
             for store, graphs in zip(places, sets, strict=True)
         ]
     try:

@@ -23,7 +23,7 @@ from replays import replay_on_cpu
 
 from hydragnn_hpo.config.data_config import SPLITS, MixedConfig, TargetConfig
 from hydragnn_hpo.config.trial_config import TrialConfig
-from hydragnn_hpo.config.trunk_specs import count_features
+from hydragnn_hpo.config.trunk_specs import TRUNKS
 from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.data.feature_cache import FeaturedGraphs
 from hydragnn_hpo.data.mixture import unite
@@ -123,7 +123,7 @@ def several(columns):
 def featured(columns):
     """Give all nodes features as a foundation model would, whatever they mean."""
     random = np.random.default_rng(6)
-    shape = (int(columns.num_nodes().sum()), count_features("chgnet", "all"))
+    shape = (int(columns.num_nodes().sum()), TRUNKS["chgnet"].count)
     values = random.normal(size=shape).astype(np.float16)
     some = values[:1000].astype(float)
     known = {"chgnet": {"mean": some.mean(0).tolist(), "std": some.std(0).tolist()}}

@@ -36,6 +36,7 @@ DONE = (
     "ensemble pick structures.extxyz --ensemble ensemble.zip --n 2 --out some.extxyz",
     "machine show frontier",
     "machine list",
+    "trunk convert tuned.pth.tar --name mine --out trunks",
 )
 FAILED = (
     "predict overlapping.extxyz --ensemble ensemble.zip",
@@ -81,6 +82,8 @@ MISUSED = (
     "ensemble pick structures.extxyz --ensemble nothing.zip",
     "ensemble export ensemble.zip --target nothing --out x.pt2",
     "machine show nowhere",
+    "trunk convert nothing.model",
+    "trunk convert ensemble.zip",
 )
 
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import check_elements
+from hydragnn_hpo.config import TRUNKS, TrunkSpec, check_elements
 from hydragnn_hpo.data import Columns, FeatureCache, GraphSet, close, open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, JobError, answer_of
 from hydragnn_hpo.files import write_json
-from hydragnn_hpo.model.trunks import FrozenTrunk, find_trunk
+from hydragnn_hpo.model.trunks import FrozenTrunk, find_trunk, load_trunk
 
 _LEAST = 2000
 """Atoms from which a further process is worth its start, which takes seconds."""
@@ -35,13 +35,19 @@ def flat_features(trunk: FrozenTrunk, columns: Columns) -> NDArray[np.float32]:
     return values.reshape(len(values), -1)
 
 
-def feature_cache(store: Path, name: str) -> FeatureCache:
+def feature_cache(store: Path, name: str, spec: TrunkSpec | None = None) -> FeatureCache:
     """Return the cache of a store's features from a foundation model.
+
+    Args:
+        store: the store, ``NAME.bp``.
+        name: the model.
+        spec: what is known of it; left out for one that ships. Its network is not built.
 
     Raises:
         ConfigError: there is no such model.
     """
-    return FeatureCache(store, name, find_trunk(name).checksum)
+    own = "" if spec is None else spec.checksum
+    return FeatureCache(store, name, own or find_trunk(name).checksum)
 
 
 def embed_store(
@@ -49,14 +55,16 @@ def embed_store(
     name: str,
     *,
     processes: int | None = None,
+    expected: str = "",
     report: Report = lambda graphs: None,
 ) -> FeatureCache:
     """Compute the features of all atoms of a store, unless they are there; a killed run is resumed.
 
     Args:
         store: the store, ``NAME.bp``.
-        name: the foundation model.
+        name: the foundation model, or the card of a user's (``NAME.json``).
         processes: worker processes; None means one per core, fewer for few atoms.
+        expected: checksum of the model; any if empty.
         report: called with the number of graphs of each piece that this process finds or makes.
 
     Returns:
@@ -68,18 +76,23 @@ def embed_store(
         JobError: a worker process was killed.
         StorageError: the disk is full.
     """
-    cache = feature_cache(store, name)
+    trunk = load_trunk(name)
+    if expected and trunk.checksum != expected:
+        raise ConfigError(
+            f"{name}: was changed after the campaign had begun: put back the file of then."
+        )
+    cache = FeatureCache(store, trunk.name, trunk.checksum)
     graphs = open_store(store, access="windows")
     try:
         if cache.is_whole:
             report(graphs.num_graphs)
             return cache
-        _check_fit(cache, graphs)
+        _check_fit(trunk, cache, graphs)
         many = len(os.sched_getaffinity(0)) if processes is None else processes
         many = min(many, 1 + int(graphs.num_nodes().sum()) // _LEAST)
         with ExitStack() as stack:
-            workers = [stack.enter_context(_worker(cache, n)) for n in range(1, many)]
-            _compute(cache, graphs, 0, report)
+            workers = [stack.enter_context(_worker(cache, name, n)) for n in range(1, many)]
+            _compute(trunk, cache, graphs, 0, report)
             for worker in workers:
                 _await(worker, store)
         if not cache.join_pieces(graphs):
@@ -89,22 +102,24 @@ def embed_store(
     return cache
 
 
-def _check_fit(cache: FeatureCache, graphs: GraphSet) -> None:
+def _check_fit(trunk: FrozenTrunk, cache: FeatureCache, graphs: GraphSet) -> None:
     """Check that the model knows all elements, and that no other version was used before."""
     try:
-        check_elements(cache.trunk, graphs.stats["elements"])
+        check_elements(trunk.spec, graphs.stats["elements"])
     except ValueError as error:
         raise DataError(f"{cache.store}: {error}") from error
     if other := cache.find_other_version():
+        made = "hydragnn-hpo that made them" if cache.trunk in TRUNKS else "files of then"
         raise ConfigError(
             f"{cache.folder}: holds features of another version of '{cache.trunk}' "
-            f"({other[:12]}, here {cache.checksum[:12]}): go on with the hydragnn-hpo that made "
-            "them, or remove that folder and the trials that read it."
+            f"({other[:12]}, here {cache.checksum[:12]}): use the {made}, or remove that "
+            "folder and the trials that read it."
         )
 
 
-def _compute(cache: FeatureCache, graphs: GraphSet, seed: int, report: Report) -> None:
-    trunk = find_trunk(cache.trunk)
+def _compute(
+    trunk: FrozenTrunk, cache: FeatureCache, graphs: GraphSet, seed: int, report: Report
+) -> None:
     cache.compute_pieces(
         graphs,
         lambda columns: flat_features(trunk, columns),
@@ -113,10 +128,10 @@ def _compute(cache: FeatureCache, graphs: GraphSet, seed: int, report: Report) -
     )
 
 
-def _worker(cache: FeatureCache, seed: int) -> "subprocess.Popen[str]":
+def _worker(cache: FeatureCache, name: str, seed: int) -> "subprocess.Popen[str]":
     argv = [sys.executable, "-m", "hydragnn_hpo.model.trunks.embed"]
     return subprocess.Popen(
-        [*argv, str(cache.store.absolute()), cache.trunk, str(seed)],
+        [*argv, str(cache.store.absolute()), name, str(seed)],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -145,7 +160,9 @@ class EmbedJob(TypedDict):
     store: str
     """Path of the store."""
     trunk: str
-    """Name of the foundation model."""
+    """Name of the foundation model, or the card of a user's."""
+    checksum: NotRequired[str]
+    """Checksum of a user's model; it is not compared if left out."""
     answer: str
     """JSON file to write: ``{"path": ...}``, or ``{"error": sentence}``."""
     processes: NotRequired[int]
@@ -161,7 +178,10 @@ def job_main(spec: EmbedJob) -> int:
     torch.set_num_threads(1)
     try:
         processes = int(spec.get("processes", 1))
-        cache = embed_store(Path(spec["store"]), spec["trunk"], processes=processes)
+        expected = spec.get("checksum", "")
+        cache = embed_store(
+            Path(spec["store"]), spec["trunk"], processes=processes, expected=expected
+        )
         answer: dict[str, str | bool] = {"path": str(cache.path)}
     except HydraError as error:
         answer = answer_of(error)
@@ -174,13 +194,15 @@ def main(store: str, name: str, seed: str) -> None:
 
     Args:
         store: path of the store.
-        name: the foundation model.
+        name: the foundation model, or the card of a user's.
         seed: of the order of the pieces.
     """
     torch.set_num_threads(1)
     graphs = open_store(Path(store), access="windows")
     try:
-        _compute(feature_cache(Path(store), name), graphs, int(seed), lambda done: None)
+        trunk = load_trunk(name)
+        cache = FeatureCache(Path(store), trunk.name, trunk.checksum)
+        _compute(trunk, cache, graphs, int(seed), lambda done: None)
     except HydraError as error:
         sys.exit(f"error: {error}")
     finally:

@@ -5,6 +5,7 @@ Shapes: G graphs, N nodes, L layers, F features.
 
 import functools
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,16 +20,19 @@ from numpy.typing import NDArray
 from safetensors.torch import load
 from torch import Tensor
 
+from hydragnn_hpo.config import TRUNKS, TrunkSpec, hash_card, read_facts, read_trunk_file
 from hydragnn_hpo.data import Batch, Columns, edge_vectors, find_edges, make_batch, offsets
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError, unknown
 from hydragnn_hpo.model.trunks.chgnet import CHGNet, CHGNetConfig
+from hydragnn_hpo.model.trunks.mace import MACEConfig, MACENetwork
 from hydragnn_hpo.model.trunks.sevennet import SevenNet, SevenNetConfig
+from hydragnn_hpo.optional_packages import MissingPackage
 
 _STEMS = {"chgnet": "chgnet-0.3.0", "sevennet": "sevennet-0-2024-07-11"}
 """Stem of the files in this folder by name of the trunk."""
 
-AnyConfig = CHGNetConfig | SevenNetConfig
-AnyNetwork = CHGNet | SevenNet
+AnyConfig = CHGNetConfig | SevenNetConfig | MACEConfig
+AnyNetwork = CHGNet | SevenNet | MACENetwork
 
 
 ConfigT = TypeVar("ConfigT", bound=AnyConfig)
@@ -39,17 +43,24 @@ MOST_ANGLES = 5_000_000
 _MANY_EDGES = 10_000
 """Edges below which a structure is not dense or large enough for so many."""
 
-ADAPTER = 1
-"""Version of the code between structures and features; raise it when features change."""
+
+REDISTRIBUTABLE = frozenset(
+    (
+        *("Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSD-3-Clause-LBNL", "CC-BY-4.0"),
+        *("CC0-1.0", "MIT"),
+    )
+)
+"""Licences that let anybody pass weights on, for any use. Not among them: ASL, the academic licence
+of MACE-OFF, and FAIR-Chemistry, that of UMA. Source: https://spdx.org/licenses"""
 
 
 class TrunkSource(Struct, frozen=True, forbid_unknown_fields=True):
     """File from which weights were converted."""
 
     wheel: str
-    """Name and version of the package that ships it."""
+    """Name and version of the package that ships it, or that read a user's file."""
     file: str
-    """Path inside the wheel."""
+    """Path inside the wheel, or name of the user's file."""
     sha256: str
     """Checksum of the file."""
 
@@ -74,11 +85,11 @@ class TrunkCard(
     name: str
     """Name in settings."""
     architecture: str = "chgnet"
-    """Kind of network: ``chgnet`` or ``sevennet``."""
+    """Kind of network: ``chgnet``, ``sevennet`` or ``mace``."""
     version: str
     """Version of the weights."""
     licence: str
-    """SPDX identifier of the licence of the weights; its text is beside them."""
+    """SPDX identifier of the licence of the weights; empty if it is not known."""
     citation: str
     """Paper to cite."""
     trained_on: str
@@ -105,6 +116,7 @@ class _Architecture(NamedTuple):
 _ARCHITECTURES = {
     "chgnet": _Architecture(TrunkCard[CHGNetConfig], CHGNet),
     "sevennet": _Architecture(TrunkCard[SevenNetConfig], SevenNet),
+    "mace": _Architecture(TrunkCard[MACEConfig], MACENetwork),
 }
 """By the name that cards have for them."""
 
@@ -126,7 +138,19 @@ class FrozenTrunk(TrunkCard[AnyConfig], frozen=True, kw_only=True, eq=False):
         """
         fields = {name: getattr(self, name) for name in TrunkCard.__struct_fields__}
         plain: dict[str, Any] = msgspec.to_builtins(TrunkCard(**fields), order="sorted")
+        if plain.get("architecture") == "chgnet":  # msgspec leaves it out only if it is identical
+            del plain["architecture"]
         return plain
+
+    @property
+    def may_travel(self) -> bool:
+        """Whether its licence lets an ensemble carry the weights."""
+        return self.licence in REDISTRIBUTABLE
+
+    @property
+    def spec(self) -> TrunkSpec:
+        """What settings need to know of it."""
+        return TRUNKS.get(self.name) or read_facts(self.record, self.name).spec
 
     @property
     def layers(self) -> int:
@@ -271,13 +295,15 @@ def open_trunk(record: object, weights: Mapping[str, Tensor]) -> FrozenTrunk:
         DataError: the record is not sound, or weights and sizes are not those of a known network.
     """
     try:
-        card = _read_card(record)
-        known = find_trunk(card.name)
-        shapes = {name: value.shape for name, value in known.network.state_dict().items()}
-        if card.config != known.config or shapes != {n: w.shape for n, w in weights.items()}:
+        card = read_card(record)
+        _check_sizes(card)
+        network = _build(card)
+        shapes = {name: value.shape for name, value in network.state_dict().items()}
+        if shapes != {name: value.shape for name, value in weights.items()}:
             raise ValueError("its sizes are not those of this network")
-        network = _ARCHITECTURES[card.architecture].build(card.config)
         network.load_state_dict(dict(weights))
+    except MissingPackage:
+        raise
     except (msgspec.MsgspecError, ConfigError, RuntimeError, TypeError, ValueError) as error:
         raise DataError(
             f"a foundation model cannot be used ({str(error)[:200]}); get its file again."
@@ -285,7 +311,20 @@ def open_trunk(record: object, weights: Mapping[str, Tensor]) -> FrozenTrunk:
     return _freeze(card, network)
 
 
-def _read_card(record: object) -> TrunkCard[AnyConfig]:
+def _check_sizes(card: TrunkCard[AnyConfig]) -> None:
+    """Raise ``ValueError`` if a network that ships here would be built in other sizes."""
+    if card.name in _STEMS and card.architecture != card.name:
+        raise ValueError(f"'{card.name}' is no {card.architecture}")
+    if card.architecture in _STEMS and card.config != find_trunk(card.architecture).config:
+        raise ValueError("its sizes are not those of this network")
+
+
+def _build(card: TrunkCard[AnyConfig]) -> AnyNetwork:
+    with torch.random.fork_rng(devices=[]):  # layers draw weights that are overwritten
+        return _ARCHITECTURES[card.architecture].build(card.config)
+
+
+def read_card(record: object) -> TrunkCard[AnyConfig]:
     """Return a card from the plain values of its JSON file.
 
     Raises:
@@ -294,16 +333,18 @@ def _read_card(record: object) -> TrunkCard[AnyConfig]:
     kind = msgspec.convert(record, _CardKind).architecture
     if kind not in _ARCHITECTURES:
         raise ValueError(unknown("architecture", kind, _ARCHITECTURES))
-    card: TrunkCard[AnyConfig] = msgspec.convert(record, _ARCHITECTURES[kind].card)
+    try:
+        card: TrunkCard[AnyConfig] = msgspec.convert(record, _ARCHITECTURES[kind].card)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
     return card
 
 
 def _freeze(card: TrunkCard[AnyConfig], network: AnyNetwork) -> FrozenTrunk:
     network.eval().requires_grad_(False)
     fields = {name: getattr(card, name) for name in TrunkCard.__struct_fields__}
-    text = msgspec.json.encode(card, order="sorted")
-    checksum = hashlib.sha256(b"%d %b" % (ADAPTER, text)).hexdigest()
-    return FrozenTrunk(**fields, network=network, checksum=checksum)
+    trunk = FrozenTrunk(**fields, network=network, checksum="")
+    return msgspec.structs.replace(trunk, checksum=hash_card(trunk.record))
 
 
 @functools.cache
@@ -332,7 +373,7 @@ def read_trunk(folder: Path, stem: str) -> FrozenTrunk:
     try:
         description = (folder / f"{stem}.json").read_bytes()
         weights = (folder / f"{stem}.safetensors").read_bytes()
-        card = _read_card(msgspec.json.decode(description))
+        card = read_card(msgspec.json.decode(description))
     except (OSError, msgspec.DecodeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise StorageError(
@@ -344,7 +385,25 @@ def read_trunk(folder: Path, stem: str) -> FrozenTrunk:
             f"{folder / stem}.safetensors: has the checksum {checksum[:16]} in place of "
             f"{card.sha256[:16]}; install hydragnn-hpo again."
         )
-    with torch.random.fork_rng(devices=[]):  # layers draw weights that are overwritten
-        network = _ARCHITECTURES[card.architecture].build(card.config)
+    network = _build(card)
     network.load_state_dict(load(weights))
     return _freeze(card, network)
+
+
+def load_trunk(name: str) -> FrozenTrunk:
+    """Return a trunk by its name in settings, or by the card of a user's (``NAME.json``).
+
+    Raises:
+        ConfigError: there is no such trunk, or a file of a user's is missing or was changed.
+        DataError: a user's files are not sound.
+    """
+    if not name.endswith(".json"):
+        return find_trunk(name)
+    path = Path(name)
+    facts = read_trunk_file(path)
+    trunk = open_trunk(
+        json.loads(path.read_bytes()), load(path.with_suffix(".safetensors").read_bytes())
+    )
+    if trunk.checksum != facts.spec.checksum:
+        raise DataError(f"{path}: is not as 'trunk convert' writes cards: make it again, by that.")
+    return trunk

@@ -237,12 +237,14 @@ def summed_run(tmp_path_factory, scratch):
 
 
 def build_three_trials(
-    run: Path, columns: Columns, card: CardConfig, trunk: str | None = None
+    run: Path, columns: Columns, card: CardConfig, trunk: str | None = None, **campaign: object
 ) -> None:
     """Write a run of three trials and build its ensemble."""
     (run / "data").mkdir(parents=True)
     write_store(run / "data/toy.bp", [columns], columns.stats, card)
-    (run / "campaign.toml").write_text(campaign_text(method="top"))
+    values = {**CAMPAIGN, **campaign, "ensemble": {"method": "top"}}
+    text = dump_config(parse_config(values, CampaignConfig, where="campaign"))
+    (run / "campaign.toml").write_text(text)
     opened = open_store(run / "data/toy.bp")
     if trunk is not None:
         opened = embed_store(run / "data/toy.bp", trunk, processes=1).attach(opened)
@@ -256,12 +258,19 @@ def frozen_run(tmp_path_factory, scratch):
     """A run of three trials and its ensemble, two on features of a foundation model; to read."""
     run = tmp_path_factory.mktemp("frozen") / "run"
     columns, card = toy_columns()
-    with scratch(), pytest.MonkeyPatch.context() as patch:
-        for trial, layers in (("t0001", 0), ("t0003", 1)):
-            patch.setitem(MODELS[trial], "embedding", "chgnet")
-            patch.setitem(MODELS[trial], "layers", layers)
+    with scratch(), frozen_models("chgnet"):
         build_three_trials(run, columns, card, trunk="chgnet")
     return run
+
+
+@contextmanager
+def frozen_models(embedding: str, **more: object) -> Iterator[None]:
+    """Let two trials begin from features of a foundation model."""
+    with pytest.MonkeyPatch.context() as patch:
+        for trial, layers in (("t0001", 0), ("t0003", 1)):
+            for key, value in {"embedding": embedding, "layers": layers, **more}.items():
+                patch.setitem(MODELS[trial], key, value)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -182,7 +182,7 @@ def test_a_file_gives_the_same_predictions(models: LocalModels) -> None:
     "spoil",
     [
         lambda a: a.pop("landmarks.chgnet"),
-        lambda a: a.update({"landmarks.other": a.pop("landmarks.chgnet")}),
+        lambda a: a.update({"landmarks.sevennet": a.pop("landmarks.chgnet")}),
         lambda a: a.update({"landmarks.": a.pop("landmarks.chgnet")}),
         lambda a: a.update({"landmarks.chgnet": a["landmarks.chgnet"][:, 1:]}),
         lambda a: a.update({"landmarks.chgnet": a["landmarks.chgnet"][:0]}),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ase.build import bulk
 from ase.io import write
+from own_trunks import write_own
 
 from hydragnn_hpo.data import build_store, open_store
 from hydragnn_hpo.data import feature_cache as cache_module
@@ -96,3 +97,24 @@ def test_a_killed_worker_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(embed.subprocess, "Popen", killed)
     with pytest.raises(JobError, match="was killed by signal 9; .* finished pieces are kept"):
         embed.embed_store(store, "chgnet", processes=2)
+
+
+def test_features_of_a_users_model_are_named_by_its_files(tmp_path):
+    store = made_store(tmp_path / "one")
+    own = write_own(tmp_path / "models")
+    card = tmp_path / "models/mine.json"
+    done = embed.embed_store(store, str(card), processes=2)
+    assert done.path == embed.feature_cache(store, "mine", own.spec).path
+    assert done.path.name.startswith("mine-")
+    values, _ = done.open()
+    graphs = open_store(store)
+    direct = own.features(graphs.take(np.arange(20)), range(20)).reshape(len(values), -1)
+    np.testing.assert_allclose(values, direct, rtol=1e-3, atol=1e-4)
+
+    write_own(tmp_path / "models", factor=1.03)
+    with pytest.raises(ConfigError, match="another version of 'mine' .* use the files of"):
+        embed.embed_store(store, str(card), processes=1)
+    answer = tmp_path / "answer.json"
+    spec = {"store": str(store), "trunk": str(card), "checksum": own.checksum}
+    embed.job_main({**spec, "answer": str(answer)})
+    assert "was changed after the campaign had begun" in json.loads(answer.read_text())["error"]
