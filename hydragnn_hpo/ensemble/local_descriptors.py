@@ -384,15 +384,17 @@ def _describe(columns: Columns, trunk: str, cutoff: float, channels: np.ndarray)
     return describe_atoms(columns, cutoff, channels)
 
 
-def fit_basis(train: Sequence[Columns], cutoff: float, others: Sequence[Columns]) -> LocalBasis:
+def fit_basis(
+    train: Sequence[Columns], cutoff: float, others: Sequence[Columns], trunk: str = ""
+) -> LocalBasis:
     """Fit the scaling of the densities, their axes, the length scale of the waves, and landmarks.
 
     Args:
         train: graphs of the training split, in pieces.
         cutoff: where the densities end, in angstrom.
         others: further graphs that are fitted in the end, which may be landmarks.
+        trunk: foundation model whose features take the place of the densities; empty for none.
     """
-    trunk = min(train[0].features, default="")
     elements = np.unique(np.concatenate([piece.numbers for piece in train])).astype(np.int64)
     channels = element_channels(elements.tolist())
     densities = np.concatenate([_describe(piece, trunk, cutoff, channels) for piece in train])
@@ -720,6 +722,7 @@ def fit_local_models(
     val: Iterable[Columns],
     cutoff: float,
     refit: bool = False,
+    trunk: str = "",
 ) -> LocalModels | None:
     """Fit the regressions of all targets that have labels, or return None where none has.
 
@@ -730,12 +733,13 @@ def fit_local_models(
         val: graphs of the validation split, in pieces; they choose the penalties.
         cutoff: shortest cutoff of the members in angstrom; densities end at most at ``LONGEST``.
         refit: whether ``val``, too, is fitted once it has chosen the penalties.
+        trunk: foundation model whose features take the place of the densities; empty for none.
     """
     splits = [*train], [*val]
     names = [name for name in targets if any(piece.masks[name].any() for piece in splits[0])]
     if not names:
         return None
-    basis = fit_basis(splits[0], min(cutoff, LONGEST), splits[1] if refit else ())
+    basis = fit_basis(splits[0], min(cutoff, LONGEST), splits[1] if refit else (), trunk)
     features = _Features()
     heads: dict[str, tuple[LocalPart, ...]] = {}
     for name in names:

@@ -111,8 +111,19 @@ def _fit_models(
         val=context.take(_draw_rows(context, val)),
         cutoff=min(candidate.config.model.cutoff for candidate in context.candidates),
         refit=refit,
+        trunk=_choose_trunk(context),
     )
     return SimplerModels(baselines, local)
+
+
+def _choose_trunk(context: BuildContext) -> str:
+    """Return the foundation model that the best trial with one reads; empty if features are absent.
+
+    What a member reads already costs a prediction nothing more.
+    """
+    computed = sorted(context.graphs.stats.get("features", {}))
+    read = (candidate.config.model.embedding for candidate in context.candidates)
+    return next((name for name in (*read, *computed) if name in computed), "")
 
 
 def _draw_rows(context: BuildContext, rows: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from unit.ensemble.test_packed_trunk import as_atoms
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data import open_store
 from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.ensemble import simpler_models
 from hydragnn_hpo.ensemble.artefact import LOCAL_MEMBER, LOCAL_MEMBERS, read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
@@ -63,7 +65,9 @@ def featured(count: int, seed: int) -> Columns:
 def fit(train: Columns, val: Columns, *, refit: bool = False) -> LocalModels:
     keys = ("level", "shape", "origin", "charge", "derived_from", "energy", "extensive")
     known = {name: {key: getattr(t, key) for key in keys} for name, t in TARGETS.items()}
-    models = fit_local_models(known, {}, train=[train], val=[val], cutoff=4.0, refit=refit)
+    models = fit_local_models(
+        known, {}, train=[train], val=[val], cutoff=4.0, refit=refit, trunk=TRUNK
+    )
     assert models is not None
     return models
 
@@ -230,6 +234,24 @@ def test_an_energy_on_features_has_a_member_on_features(joined: Path) -> None:
     assert "a regression on features of CHGNet 0.3.0" in Ensemble.load(
         joined / "ensemble.zip"
     ).model_card().replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("read", "computed", "chosen"),
+    [
+        (("elements", "sevennet", "chgnet"), ("chgnet", "sevennet"), "sevennet"),
+        (("elements",), ("chgnet", "sevennet"), "chgnet"),
+        (("elements",), (), ""),
+    ],
+)
+def test_a_regression_reads_what_the_best_trial_on_features_reads(read, computed, chosen) -> None:
+    trials = [
+        SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(embedding=embedding)))
+        for embedding in read
+    ]
+    graphs = SimpleNamespace(stats={"features": dict.fromkeys(computed)})
+    context = SimpleNamespace(candidates=trials, graphs=graphs)
+    assert simpler_models._choose_trunk(context) == chosen
 
 
 def test_new_structures_are_predicted_with_it_whatever_the_batch(joined: Path) -> None:
