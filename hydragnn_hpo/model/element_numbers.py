@@ -51,7 +51,7 @@ def embed_elements(features: int) -> nn.Embedding:
     known = numbers[1:]
     scaled = (numbers - known.mean(axis=0)) / known.std(axis=0)
     embedding = nn.Embedding(len(scaled), features)
-    alike = torch.as_tensor(scaled, dtype=torch.float32) @ torch.randn(scaled.shape[1], features)
     with torch.no_grad():
+        alike = embedding.weight.new_tensor(scaled) @ torch.randn(scaled.shape[1], features)
         embedding.weight.add_(alike / alike[1:].std()).div_(2**0.5)
     return embedding
