@@ -100,7 +100,7 @@ def stepper_of(
     parallel = ModelParallelism(net, ParallelConfig(), Ranks(0, 1, device))
     atoms = np.full(bench.batches[0].num_real_graphs, 60.0)
     return Stepper(
-        SimpleNamespace(heads=heads, training=training, seed=0),
+        SimpleNamespace(heads=heads, heads_in=lambda epoch: heads, training=training, seed=0),
         parallel,
         make_optimizer(net, training),
         average=None,
