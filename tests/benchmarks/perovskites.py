@@ -43,7 +43,6 @@ ema = 0.998
 [space]
 "model.features" = [{features}]
 "model.layers" = {{ low = 3, high = 4 }}
-"heads.e_form.pool" = ["mean", "contributions"]
 "training.learning_rate" = {{ low = 5e-4, high = 2e-3, log = true }}
 "training.global_batch" = [32, 64]
 [search]
