@@ -4,8 +4,13 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
 
 from hydragnn_hpo.ensemble.artefact import STORED, SUMS
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.errors import DataError
 
 
 def zip_entries(entries: Mapping[str, bytes]) -> bytes:
@@ -23,3 +28,14 @@ def sealed(entries: Mapping[str, bytes]) -> bytes:
     names = [name for name in entries if name != SUMS]
     sums = "".join(f"{hashlib.sha256(entries[n]).hexdigest()}  {n}\n" for n in names)
     return zip_entries({**{name: entries[name] for name in names}, SUMS: sums.encode()})
+
+
+def check_refused(path: Path, entries: Mapping[str, bytes], sentence: str) -> None:
+    """Check that an ensemble of these entries, written to a path, is refused by one sentence."""
+    path.write_bytes(sealed(entries))
+    with pytest.raises(DataError) as caught:
+        Ensemble.load(path)
+    reason = str(caught.value)
+    assert sentence in reason
+    assert reason.startswith(str(path))
+    assert "\n" not in reason

@@ -99,7 +99,7 @@ from hydragnn_hpo.ensemble.descriptors import (
     GRAPH,
     NODE,
     TrainingFeatures,
-    TrunkSource,
+    TrunkBlock,
     sample_training_set,
 )
 from hydragnn_hpo.ensemble.engine import (
@@ -953,7 +953,7 @@ def find_training_features(
     """
     heaviest = max(manifest.members, key=lambda member: (member.weight, -member.objective)).trial
     own = next(member for member in members if member.trial == heaviest)
-    trunks = [TrunkSource(name, manifest.trunk_spec(name).width) for name in manifest.trunks]
+    trunks = [TrunkBlock(name, manifest.trunk_spec(name).width) for name in manifest.trunks]
     source = trunks[0] if trunks else own
     levels = (GRAPH, NODE) if any(map(context.is_node, context.targets)) else (GRAPH,)
     seed = derive_seed(context.campaign.seed, heaviest, "features")

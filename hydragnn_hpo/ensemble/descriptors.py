@@ -138,7 +138,7 @@ def mean_over_atoms(values: np.ndarray, columns: Columns) -> np.ndarray:
     return sums / columns.num_nodes()[:, None]
 
 
-class TrunkSource(NamedTuple):
+class TrunkBlock(NamedTuple):
     """A foundation model whose features come with the graphs."""
 
     name: str
@@ -191,7 +191,7 @@ class TrainingFeatures:
         Returns:
             Distances by level, [G] and [N], see ``FeatureSample.distances``.
         """
-        trunk = TrunkSource(self.source, len(self.levels[GRAPH].mean))
+        trunk = TrunkBlock(self.source, len(self.levels[GRAPH].mean))
         own = next((member for member in members if member.trial == self.source), trunk)
         parts: dict[str, list[np.ndarray]] = {level: [np.zeros(0)] for level in self.levels}
         for features in _stream(own, graphs, indices, self.levels):
@@ -201,13 +201,13 @@ class TrainingFeatures:
 
 
 def _stream(
-    source: Member | TrunkSource, graphs: GraphSet, indices: np.ndarray, levels: Collection[str]
+    source: Member | TrunkBlock, graphs: GraphSet, indices: np.ndarray, levels: Collection[str]
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield the last features of batches by level in fp64, [G, F] and [N, F].
 
     Those of a foundation model come with the graphs.
     """
-    if isinstance(source, TrunkSource):
+    if isinstance(source, TrunkBlock):
         for piece in pieces(graphs, indices, EDGES_PER_BATCH):
             columns = graphs.take(piece)
             last = columns.features[source.name][:, -source.width :].astype(np.float64)
@@ -219,7 +219,7 @@ def _stream(
 
 
 def sample_training_set(
-    source: Member | TrunkSource, graphs: GraphSet, levels: Iterable[str], *, seed: int
+    source: Member | TrunkBlock, graphs: GraphSet, levels: Iterable[str], *, seed: int
 ) -> TrainingFeatures:
     """Draw structures and atoms of the training split, as points in the features of a trunk.
 
@@ -240,7 +240,7 @@ def sample_training_set(
         for level, some in parts.items():
             some.append(features[level])
     samples = {level: _sample(np.concatenate(some), random) for level, some in parts.items()}
-    name = source.name if isinstance(source, TrunkSource) else source.trial
+    name = source.name if isinstance(source, TrunkBlock) else source.trial
     return TrainingFeatures(name, samples)
 
 
