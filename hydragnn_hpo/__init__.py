@@ -14,6 +14,7 @@ rooms below this package may change in any release.
 The names load on first use: the import alone loads neither torch nor pandas, plotly or typer.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from hydragnn_hpo.lazy_exports import lazy_exports
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from hydragnn_hpo.python_api import Campaign, Run, init, open_store
 
 __version__ = "0.1.0"
+
+if "HOME" not in os.environ:  # a null pointer for ADIOS2, which ends the process without a word
+    os.environ["HOME"] = os.path.expanduser("~").replace("~", "/")  # ~: a user without a name
 
 __all__ = [
     "Campaign",

@@ -338,3 +338,128 @@ def joules_between(before: Count | None, now: Count | None, seconds: float) -> f
     if risen >= 0.0:
         return risen
     return risen + now.wraps if now.wraps else None
+
+
+@dataclass(frozen=True)
+class CounterSample:
+    """Energy and gauges of a host over some seconds; plain data, sent between processes."""
+
+    seconds: float
+
+    parts: tuple[str, ...] = ()
+    """Measured parts: ``host`` (everything), or some of ``cpu``, ``memory``, ``card``."""
+
+    rest: float | None = None
+    """Joules of the host without those in ``cards``; None if unknown."""
+
+    cards: tuple[tuple[tuple[str, ...], float], ...] = ()
+    """Devices and joules of each card."""
+
+    devices: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Gauges by device, see ``Reading``."""
+
+    notes: tuple[str, ...] = ()
+
+    @property
+    def joules(self) -> float | None:
+        """Sum of all measured joules; None if nothing was measured."""
+        counted = [joules for _, joules in self.cards]
+        counted += [] if self.rest is None else [self.rest]
+        return sum(counted) if counted else None
+
+    def rounded(self) -> "CounterSample":
+        """Return the sample rounded to milliseconds and millijoules."""
+        rest = None if self.rest is None else round(self.rest, 3)
+        cards = tuple((devices, round(joules, 3)) for devices, joules in self.cards)
+        return replace(self, seconds=round(self.seconds, 3), rest=rest, cards=cards)
+
+
+def sample_between(
+    before: Reading, now: Reading, seconds: float, *, known: Mapping[str, Count]
+) -> CounterSample:
+    """Return the sample between two readings.
+
+    Args:
+        before: first reading.
+        now: second reading.
+        seconds: time between the readings.
+        known: all counters ever seen, by name: a part with a missing counter has no value.
+    """
+    empty = CounterSample(seconds, devices=now.devices)
+    spent = {
+        name: joules_between(before.counts.get(name), now.counts.get(name), seconds)
+        for name in known
+    }
+    cards = [(known[name].devices, spent[name]) for name in _counters_of(known, "card")]
+    sure = tuple((devices, joules) for devices, joules in cards if joules is not None)
+    for name in _counters_of(known, "host")[:1]:
+        whole = spent[name]
+        if whole is None:  # its parts alone would look like a drop in energy
+            return empty
+        if len(sure) < len(cards):  # the rest then includes all cards
+            sure = ()
+        # The counters are independent: an idle host may show less than its cards.
+        rest = max(0.0, whole - sum(joules for _, joules in sure))
+        return replace(empty, parts=("host",), rest=rest, cards=sure)
+    sums = {}
+    counters = _counters_of(known, "cpu", "memory")
+    for part in ("cpu", "memory"):
+        joules = [spent[name] for name in counters if known[name].part == part]
+        complete = [each for each in joules if each is not None]
+        if complete and len(complete) == len(joules):
+            sums[part] = sum(complete)
+    parts = (*sums, "card") if sure else tuple(sums)
+    return replace(empty, parts=parts, rest=sum(sums.values()) if sums else None, cards=sure)
+
+
+def _counters_of(known: Mapping[str, Count], *parts: Part) -> list[str]:
+    """Return the counters of some parts, from the first source that measures any of them."""
+    names = [name for name in known if known[name].part in parts]
+    return [name for name in names if name.partition("/")[0] == names[0].partition("/")[0]]
+
+
+def merge_samples(first: CounterSample | None, second: CounterSample) -> CounterSample:
+    """Merge two consecutive samples; drop the first if they do not measure the same parts."""
+    if first is None:
+        return second
+    same = first.parts == second.parts and (first.rest is None) == (second.rest is None)
+    if not same or [d for d, _ in first.cards] != [d for d, _ in second.cards]:
+        return second
+    return replace(
+        second,
+        seconds=first.seconds + second.seconds,
+        rest=None if first.rest is None or second.rest is None else first.rest + second.rest,
+        cards=tuple(
+            (devices, joules + later)
+            for (devices, joules), (_, later) in zip(first.cards, second.cards, strict=True)
+        ),
+        notes=(*first.notes, *second.notes),
+    )
+
+
+class CounterSampler:
+    """Reads the counters of a host repeatedly."""
+
+    def __init__(self, read: Callable[[], Reading], clock: Callable[[], float]) -> None:
+        """Take the first reading; ``clock`` returns seconds."""
+        self._read, self._clock = read, clock
+        self._at = clock()
+        self._last = read()
+        self._known = dict(self._last.counts)
+        self._noted: set[str] = set()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last reading."""
+        return self._clock() - self._at
+
+    def sample(self) -> CounterSample:
+        """Return the sample since the last reading, with notes that are new."""
+        now = self._clock()
+        reading = self._read()
+        self._known |= reading.counts
+        sample = sample_between(self._last, reading, now - self._at, known=self._known)
+        notes = tuple(note for note in reading.notes if note not in self._noted)
+        self._noted.update(notes)
+        self._at, self._last = now, reading
+        return replace(sample, notes=notes)

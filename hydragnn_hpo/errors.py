@@ -28,6 +28,10 @@ class DataError(HydraError):
     """A structure, card or store is wrong: the user corrects the data."""
 
 
+class UnsupportedStructure(DataError):
+    """A structure is of a kind that no model here represents: the user gives another kind."""
+
+
 class RunError(HydraError):
     """A run directory does not allow what a command does."""
 

@@ -162,16 +162,12 @@ class AtomMean(TypedDict):
     """Atoms of the structures with a value."""
 
 
-class SpectrumAxis(TypedDict):
-    """Axis of a spectrum, see ``AxisConfig``."""
-
-    first: float
-    last: float
-    unit: str
-
-
 class TargetStats(TypedDict):
-    """A target of a data set: its description in the card, and its values in the train split."""
+    """A target of a data set: what it is by its card, and its values in the train split.
+
+    It holds all fields of ``config.TargetKind``, see ``config.kind_of``; named here are those of
+    them that nets and statistics depend on.
+    """
 
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
@@ -182,8 +178,6 @@ class TargetStats(TypedDict):
     """Names of the classes, each of which has a probability; null for other shapes."""
     size: NotRequired[int | None]
     """Number of values of a spectrum; null for other shapes."""
-    axis: NotRequired[SpectrumAxis | None]
-    """Axis of a spectrum; null where the card gives none."""
     unit: str
     """Internal unit; ends with ``/atom`` if the value is per atom."""
     unit_guessed: NotRequired[bool]
@@ -194,8 +188,6 @@ class TargetStats(TypedDict):
     """True for a sum over atoms; total energies are one without it."""
     derived_from: NotRequired[str | None]
     """Name of the energy whose derivative this is; set for forces and stress."""
-    description: NotRequired[str]
-    """Description of the property, from the card."""
     bounds: NotRequired[tuple[float | None, float | None] | None]
     """Smallest and largest possible value, in the unit; null where the card sets neither."""
     sum: NotRequired[float | str | None]
@@ -313,8 +305,9 @@ class EnsembleMember(TypedDict):
 class HeadScores(TypedDict):
     """One head of the ensemble on the test split.
 
-    ``raw_`` marks scores of the members' spread before calibration. A score is null if it has no
-    finite value, such as the correlation of constants.
+    A score is null if it has no finite value, such as the correlation of constants. All scores from
+    ``nll`` on are there for the members' spread before calibration, too, with Gaussian intervals;
+    their names begin with ``raw_``.
     """
 
     unit: str
@@ -371,23 +364,8 @@ class HeadScores(TypedDict):
     width80: float | None
     width90: float | None
     width95: float | None
-    raw_nll: float | None
-    raw_crps: float | None
-    raw_ence: float | None
-    raw_area: float | None
-    raw_sharpness: float | None
-    raw_spearman: float | None
-    raw_ause: float | None
-    raw_coverage50: float | None
-    """Fraction inside the Gaussian 50 % interval of the raw spread; same for 80, 90 and 95 %."""
-    raw_coverage80: float | None
     raw_coverage90: float | None
-    raw_coverage95: float | None
-    raw_width50: float | None
-    """Mean width of that interval, in the unit; the same for 80, 90 and 95 %."""
-    raw_width80: float | None
-    raw_width90: float | None
-    raw_width95: float | None
+    """Fraction inside the Gaussian 90 % interval of the raw spread."""
 
 
 class ChosenMember(TypedDict):
@@ -478,7 +456,7 @@ VerdictLevel = Literal["good", "note", "warning"]
 
 
 class VerdictSentence(TypedDict):
-    """One conclusion from an ensemble's figures; ``ensemble.verdict`` has the rules."""
+    """One conclusion from an ensemble's figures; ``ensemble_build.verdict`` has the rules."""
 
     rule: str
     """Name of the rule."""
@@ -568,15 +546,15 @@ class EnsembleTable(TypedDict):
     """All trials with a result, best first."""
     diversity: dict[str, HeadDiversity]
     """Diversity of the members, by head."""
-    curves: NotRequired[dict[str, Curves]]
+    curves: dict[str, Curves]
     """Curves on the test split, by head."""
     verdict: NotRequired[list[VerdictSentence]]
     """What to conclude from the figures; absent in the tables of earlier versions."""
     warnings: list[str]
     """Sentences for a person."""
-    candidates: NotRequired[list[CandidateErrors]]
+    candidates: list[CandidateErrors]
     """Trials that could become members."""
-    by_size: NotRequired[dict[str, list[EnsembleSize]]]
+    by_size: dict[str, list[EnsembleSize]]
     """Scores of ensembles of increasing size, by order: ``top`` and ``greedy``."""
     local_descriptors: NotRequired[dict[str, LocalJoining]]
     """Regressions on local descriptors as members, by head that they may join; absent in the tables

@@ -1,7 +1,8 @@
 """Python interface for scripts and notebooks: data to a campaign, a campaign to its result.
 
-``init``, ``Campaign`` and ``Run`` do what the commands ``init`` and ``run`` and those on results
-do, by the same functions. What ``import hydragnn_hpo`` lists in ``__all__`` is stable: see there.
+``init``, ``Campaign`` and ``Run`` do what the commands ``init``, ``plan`` and ``run`` and those on
+results do, by the same functions. What ``import hydragnn_hpo`` lists in ``__all__`` is stable: see
+there.
 """
 
 import html
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, cast
 from pydantic import JsonValue
 
 from hydragnn_hpo.campaign import Drained, find_cards, make_backend, open_run, require_campaign
-from hydragnn_hpo.cli import RunProgress
 from hydragnn_hpo.config import CampaignConfig, CardConfig
 from hydragnn_hpo.errors import ConfigError, RunError, StorageError, unknown
 from hydragnn_hpo.files import read_json
@@ -35,10 +35,14 @@ from hydragnn_hpo.pipeline import (
     is_card,
     load_campaign,
     make_shutdown_request,
+    plan_campaign,
     run_campaign,
     write_files,
 )
-from hydragnn_hpo.report import FIGURES, BestTrial, Facts
+from hydragnn_hpo.planning import CampaignPlan, PlanRequest
+from hydragnn_hpo.report import FIGURES, RunProgress
+from hydragnn_hpo.report.best_config import BestTrial
+from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.resources import find_resource
 
 if TYPE_CHECKING:
@@ -194,6 +198,32 @@ class Campaign:
             )
         return next(iter(cards.values()))
 
+    def plan(
+        self,
+        *,
+        hosts: int | None = None,
+        trials: int | None = None,
+        structures: int | None = None,
+        failures: float = 0.0,
+        **overrides: JsonValue,
+    ) -> CampaignPlan:
+        """Forecast time and cost of the campaign on a machine; nothing is started.
+
+        Args:
+            hosts: number of hosts; all of the machine if left out.
+            trials: number of trials; the campaign's if left out.
+            structures: structures of each data set, if the data is not here.
+            failures: expected failures per host and hour.
+            overrides: as for ``run``, such as ``machine="frontier"``; ``slots`` are those of a
+                host.
+
+        Raises:
+            ConfigError: campaign or machine are wrong, or no drawn configuration is a valid trial.
+            DataError: nothing is known about the data.
+        """
+        request = PlanRequest(hosts, None, trials, structures, failures)
+        return plan_campaign(self._override(overrides), self.path, request)
+
     def run(
         self, run_dir: PathText | None = None, progress: bool = True, **overrides: JsonValue
     ) -> "Run":
@@ -302,14 +332,14 @@ class Run:
 
         ``frame.attrs["units"]`` has the unit of each column.
         """
-        from hydragnn_hpo.report import make_run_frame
+        from hydragnn_hpo.report.export_tables import make_run_frame
 
         return make_run_frame(self.facts, "trials")
 
     @property
     def epochs(self) -> "pandas.DataFrame":
         """All epochs of all trials, in the order of training."""
-        from hydragnn_hpo.report import make_run_frame
+        from hydragnn_hpo.report.export_tables import make_run_frame
 
         return make_run_frame(self.facts, "epochs")
 
@@ -320,7 +350,7 @@ class Run:
         Raises:
             RunError: no trial has a result yet.
         """
-        from hydragnn_hpo.report import read_best_trial
+        from hydragnn_hpo.report.best_config import read_best_trial
 
         return read_best_trial(self.facts)
 
@@ -383,7 +413,7 @@ class Run:
             ConfigError: there is no such name.
             RunError: the run has nothing to show for it yet.
         """
-        from hydragnn_hpo.report import make_plotly_figure
+        from hydragnn_hpo.report.plotly_figures import make_plotly_figure
 
         return make_plotly_figure(self.facts, name, of)
 

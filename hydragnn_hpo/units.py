@@ -36,6 +36,8 @@ _STRESS = {
     "kbar(stress)": 6.241509074460763e-4,
 }
 """For a stress that is a derivative of an energy; plain ``GPa`` and ``kbar`` are pressures."""
+_VIRIAL = "(virial)"
+"""Suffix of units of energy in which a virial, minus the stress times the volume, is given."""
 _TEMPERATURE = {"K": 1.0}
 
 
@@ -55,6 +57,7 @@ def _conversions() -> dict[str, tuple[float, str]]:
             inside = base if name in family and factor != 1.0 else name
             table[name] = (factor, inside)
     for energy, factor in _ENERGY.items():
+        table[f"{energy}{_VIRIAL}"] = (-factor, "eV/angstrom^3")
         table[f"{energy}/atom"] = (factor, "eV/atom")
         for length, scale in _LENGTH.items():
             table[f"{energy}/{length}"] = (factor / scale, "eV/angstrom")
@@ -70,6 +73,11 @@ _TABLE = _conversions()
 def is_unit(name: str) -> bool:
     """Check whether a card may name a unit."""
     return name in _TABLE
+
+
+def is_virial(unit: str) -> bool:
+    """Check whether values in a unit become a stress where they are divided by the volume."""
+    return unit.endswith(_VIRIAL)
 
 
 def inside(unit: str) -> tuple[float, str]:
@@ -88,7 +96,7 @@ def inside(unit: str) -> tuple[float, str]:
         ConfigError: the unit is unknown.
     """
     if unit not in _TABLE:
-        raise ConfigError(unknown("unit", unit, _TABLE))
+        raise ConfigError(unknown("unit", unit, [name for name in _TABLE if not is_virial(name)]))
     return _TABLE[unit]
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
+from hydragnn_hpo.kernels.scatter import Links
 from hydragnn_hpo.model.edges import Edges, envelope
-from hydragnn_hpo.model.scatter import build_links
 
 BONDS = torch.tensor([[0, 1], [2, 0], [0, 3], [2, 2], [0, 1]])
 """Sender and receiver of five nodes: an image of node 2 itself, 0 and 1 joined twice, node 4
@@ -14,8 +14,8 @@ def links_between(paired):
     """Links of five nodes: ``BONDS`` laid out in pairs, or in an order without pairs."""
     sender, receiver = torch.cat((BONDS, BONDS.flip(1))).unbind(1)
     if paired:
-        return build_links(sender, receiver, 5)
-    return build_links(sender.flip(0), receiver.flip(0), 5)
+        return Links.of(sender, receiver, 5)
+    return Links.of(sender.flip(0), receiver.flip(0), 5)
 
 
 def directed_edges(paired, basis_size):
@@ -37,7 +37,7 @@ def four_atoms(paired, cutoff):
     sender = torch.cat((first, second))
     receiver = torch.cat((second, first))
     vectors = positions[receiver] - positions[sender]
-    links = build_links(sender, receiver, 4)
+    links = Links.of(sender, receiver, 4)
     rows = len(first) if paired else len(sender)
     lengths = vectors[:rows].norm(dim=1)
     basis = torch.stack((lengths.sin(), lengths.cos(), 1 / lengths), dim=1)
@@ -53,7 +53,7 @@ def random_edges(paired):
     first[2], second[2] = first[1], second[1]
     sender = torch.cat((first, second))
     receiver = torch.cat((second, first))
-    links = build_links(sender, receiver, 6)
+    links = Links.of(sender, receiver, 6)
     count = len(first) if paired else len(sender)
     lengths, basis, fade = (torch.rand(count, width).double() for width in (1, 4, 1))
     return Edges(links, torch.zeros(len(sender), 3).double(), lengths[:, 0], basis, fade)

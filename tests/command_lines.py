@@ -60,6 +60,7 @@ VALID = {
     "dataset info": "dataset info {}/run/data/structures.bp",
     "dataset check": "dataset check {}/run/data/structures.bp",
     "dataset embed": "dataset embed {}/run/data/structures.bp --processes 1",
+    "dataset unstage": "dataset unstage",
     "batch begin": "batch begin {}/run --script 001.sh",
     "batch end": "batch end {}/run --code 0",
     "ensemble build": "ensemble build {}/run --dry-run",

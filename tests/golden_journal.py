@@ -4,11 +4,14 @@ Keys of the golden files are words of their own: renaming an attribute changes a
 golden. Read the difference before it is committed: run directories of users hold such journals.
 """
 
+import ast
 import hashlib
+import inspect
 import json
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 from hydragnn_hpo.campaign.history import JournalHistory
@@ -65,6 +68,13 @@ STATE: dict[str, str] = dict(zip(STATE_NAMES, STATE_NAMES, strict=True)) | {
     "promoted_by_rung": "promoted",
 }
 """All that is known of a campaign as it stands in an attribute."""
+
+
+def matched_kinds(module: ModuleType) -> set[str]:
+    """Return the kinds of events that the ``match`` statements of a module name."""
+    nodes = ast.walk(ast.parse(inspect.getsource(module)))
+    values = [node.value for node in nodes if isinstance(node, ast.MatchValue)]
+    return {str(ast.literal_eval(value)) for value in values}
 
 
 def plain(known: object, attributes: dict[str, str]) -> dict[str, Any]:

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from hydragnn_hpo.config.machine import ProfileConfig, find_profile
 from hydragnn_hpo.launching.command_rank import LaunchSpec, mpiexec_command, srun_command
-from hydragnn_hpo.launching.devices import Device
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.launched_rank import LaunchOrder
 from hydragnn_hpo.launching.profile_adapter import layout_of
 from hydragnn_hpo.launching.protocol import RankStart, Rendezvous
 from hydragnn_hpo.launching.rank_environment import make_rank_starts
 from hydragnn_hpo.launching.scratch_folders import fill_all
-from hydragnn_hpo.launching.slots import find_seats, lay_out
+from hydragnn_hpo.launching.slots import Device, find_seats, lay_out
 from hydragnn_hpo.launching.slurm_allocation import step_argv
 from hydragnn_hpo.launching.transports.mpiexec import mpiexec_argv
 from hydragnn_hpo.placement.pool import SlotPool

@@ -1,5 +1,7 @@
 """Small trials of everything that trains: ``python tests/golden_trials.py`` writes what they reach.
 
+``python tests/golden_trials.py conv-gin`` writes the figures of this trial and keeps the others.
+
 All are of double precision: what CPUs and their vector instructions round differently stays
 below the tolerances of ``integration/test_golden_trials.py``.
 """
@@ -7,6 +9,7 @@ below the tolerances of ``integration/test_golden_trials.py``.
 import contextlib
 import json
 import shutil
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -143,13 +146,19 @@ def reached(folder: Path, name: str, values: Values) -> Values:
 
 
 def main() -> None:
-    """Write all goldens again."""
+    """Write all goldens again, or the figures of the trials named as arguments."""
+    names = sys.argv[1:]
+    kept = read_json(REACHED) if names else {}
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         build_stores(folder)
-        save_file(train(folder, "golden", TRIAL), WEIGHTS)
-        (TRIALS / "trial.toml").write_text(to_toml(TRIAL))
-        result = {name: reached(folder, name, values) for name, values in cases()}
+        if not names:
+            save_file(train(folder, "golden", TRIAL), WEIGHTS)
+            (TRIALS / "trial.toml").write_text(to_toml(TRIAL))
+        result = {
+            name: reached(folder, name, values) if not names or name in names else kept[name]
+            for name, values in cases()
+        }
     lines = [f"{json.dumps(name)}: {json.dumps(figures)}" for name, figures in result.items()]
     REACHED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

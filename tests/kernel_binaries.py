@@ -12,7 +12,7 @@ import sys
 import torch
 from kernel_cases import kernel_functions
 
-from hydragnn_hpo.model.kernels import passes
+from hydragnn_hpo.kernels import kernel_choice
 
 TARGETS = {"cubin": ("ptx", "cuda", 90, 32), "hsaco": ("amdgcn", "hip", "gfx90a", 64)}
 TYPES = {
@@ -25,7 +25,7 @@ TYPES = {
 
 def launches_of_all_loops(dtype):
     """Return the launches of all loops, in place of making them."""
-    from hydragnn_hpo.model.kernels import triton_passes as subject
+    from hydragnn_hpo.kernels import triton_passes as subject
 
     launches = {}
 
@@ -34,7 +34,7 @@ def launches_of_all_loops(dtype):
         launches[key] = (name, arrays, numbers, constants)
 
     subject.run_loop = noted
-    passes._triton_interprets = lambda: True
+    kernel_choice._triton_interprets = lambda: True
     for paired in (True, False):
         for _, results, inputs, links in kernel_functions(paired):
             given = [x if x is None else x.detach().to(dtype).requires_grad_() for x in inputs]
@@ -48,8 +48,8 @@ def main(binary, dtype):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from hydragnn_hpo.model.kernels.triton_loops import EXACT
-    from hydragnn_hpo.model.kernels.triton_passes import ALL_LOOPS
+    from hydragnn_hpo.kernels.triton_loops import EXACT
+    from hydragnn_hpo.kernels.triton_passes import ALL_LOOPS
 
     assembly, *target = TARGETS[binary]
     for name, arrays, numbers, constants in launches_of_all_loops(getattr(torch, dtype)):

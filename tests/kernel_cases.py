@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from hydragnn_hpo.model import scatter
-from hydragnn_hpo.model.kernels import passes
-from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
-from hydragnn_hpo.model.kernels.edge_functions import (
+from hydragnn_hpo.kernels.aggregation import aggregate_messages
+from hydragnn_hpo.kernels.scatter import Links
+from hydragnn_hpo.model import messages
+from hydragnn_hpo.model.messages import (
     activate_ends,
     activate_rows,
     gated_linear_sum,
@@ -34,12 +34,12 @@ def random_links(seed, paired, nodes=NODES):
     draw = torch.Generator().manual_seed(seed)
     first, second = torch.randint(0, nodes - 2, (2, 5 * nodes), generator=draw)
     if not paired:
-        return scatter.build_links(first, second, nodes), len(first)
+        return Links.of(first, second, nodes), len(first)
     lone = nodes if paired == "some" else 0
     rest = len(first) - lone
     sender = torch.cat((first, second[:rest]))
     receiver = torch.cat((second, first[:rest]))
-    return scatter.build_links(sender, receiver, nodes), len(first)
+    return Links.of(sender, receiver, nodes), len(first)
 
 
 def links_of(form, seed, paired, nodes=NODES):
@@ -50,7 +50,7 @@ def links_of(form, seed, paired, nodes=NODES):
     links, rows = random_links(seed, paired, nodes)
     if form == "triplets":
         ends = (end[links.by_receiver] for end in (links.sender, links.receiver))
-        links = scatter.build_links(*ends, nodes)
+        links = Links.of(*ends, nodes)
     return links, rows
 
 
@@ -77,16 +77,16 @@ def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
 
 
 SUMS = {
-    "filtered": passes.filtered_sum,
-    "components": passes.filtered_sum,
-    "directed": passes.directed_sum,
-    "vectors": passes.vector_messages_sum,
-    "weighted": passes.weighted_sum,
-    "attended": passes.attention_sum,
-    "scores": lambda *given: passes.edge_scores(*given, heads=4),
-    "coupled": passes.coupled_sum,
-    "coupled to fewer": passes.coupled_sum,
-    "triplets": passes.triplet_sum,
+    "filtered": messages.filtered_sum,
+    "components": messages.filtered_sum,
+    "directed": messages.directed_sum,
+    "vectors": messages.vector_messages_sum,
+    "weighted": messages.weighted_sum,
+    "attended": messages.attention_sum,
+    "scores": lambda *given: messages.edge_scores(*given, heads=4),
+    "coupled": messages.coupled_sum,
+    "coupled to fewer": messages.coupled_sum,
+    "triplets": messages.triplet_sum,
 }
 
 

@@ -13,20 +13,20 @@ from hydragnn_hpo.campaign.status import find_conv
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config
-from hydragnn_hpo.ensemble.calibrate import GRID, Calibration, compute_moments, key
-from hydragnn_hpo.ensemble.member_selection import (
+from hydragnn_hpo.ensemble_build.member_selection import (
     ScoredHead,
     compute_diversity,
     compute_errors,
     compute_size_curves,
 )
-from hydragnn_hpo.ensemble.uncertainty_scores import (
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.uncertainty.calibrate import GRID, Calibration, compute_moments, key
+from hydragnn_hpo.uncertainty.uncertainty_scores import (
     HeadOnLabels,
     compute_curves,
     compute_figures,
     mae,
 )
-from hydragnn_hpo.layout import RunDir
 
 GRAPHS, ATOMS = 200, 600
 """Rows of the test split, by level of the target."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hydragnn_hpo.placement.deadline import Floats, smallest_fitting
-from hydragnn_hpo.placement.simulator import SimulatedWork
+from hydragnn_hpo.planning.simulator import SimulatedWork
 
 
 def least_makespan(seconds: Floats, slots: Floats, total: int) -> float:

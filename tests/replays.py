@@ -2,7 +2,7 @@
 
 import torch
 
-from hydragnn_hpo.training import cuda_graphs, trainer
+from hydragnn_hpo.training import cuda_graphs, training_parts
 
 
 def record_by_running(work, device):
@@ -20,5 +20,5 @@ def record_by_running(work, device):
 
 def replay_on_cpu(patch=setattr, record=record_by_running):
     """Let trials on a CPU replay their steps, and others that have the same on a GPU."""
-    patch(trainer, "can_replay", lambda *_, fixed_shapes: fixed_shapes)
+    patch(training_parts, "can_replay", lambda *_, fixed_shapes: fixed_shapes)
     patch(cuda_graphs, "record", record)

@@ -270,6 +270,24 @@ def sdf(folder: Path) -> Source:
     return Source(folder / "all.sdf", ("gap",))
 
 
+def padded_npz(folder: Path) -> Source:
+    """Arrays of structures of unequal sizes, with 0 for no atom."""
+    structures = truths()
+    most = max(map(len, structures))
+    numbers = np.zeros((len(structures), most), dtype=int)
+    positions = np.zeros((len(structures), most, 3))
+    charges = np.zeros((len(structures), most))
+    for row, atoms in enumerate(structures):
+        numbers[row, : len(atoms)] = atoms.numbers
+        positions[row, : len(atoms)] = atoms.positions
+        charges[row, : len(atoms)] = atoms.arrays["charge"]
+    cells = np.array([atoms.cell.array for atoms in structures])
+    gaps = np.array([atoms.info["gap"] for atoms in structures])
+    known = {"Z": numbers, "R": positions, "cell": cells, "gap": gaps, "charge": charges}
+    np.savez(folder / "all.npz", **known)
+    return Source(folder / "all.npz", ("gap",))
+
+
 FIXTURES: dict[str, tuple[str, Make]] = {
     "extxyz": ("extxyz", extxyz),
     "extxyz.gz": ("extxyz", compressed("gz", gzip.compress)),
@@ -291,6 +309,7 @@ FIXTURES: dict[str, tuple[str, Make]] = {
     "cfg": ("cfg", cfg),
     "pyg": ("pyg", pyg),
     "hydragnn": ("hydragnn_bp", hydragnn_bp),
+    "npz": ("arrays", padded_npz),
     "sdf": ("sdf", sdf),
     "smiles": ("smiles", smiles),
 }

@@ -70,7 +70,8 @@ from hydragnn_hpo.launching.protocol import (
 )
 from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews
 from hydragnn_hpo.layout import TrialDir, derive_seed
-from hydragnn_hpo.placement import CostModel, Price, draw_error
+from hydragnn_hpo.placement import CostModel, Price
+from hydragnn_hpo.planning.simulator import draw_error
 
 if TYPE_CHECKING:
     from hydragnn_hpo.file_records import StoreStats

@@ -25,27 +25,26 @@ from stub_agents import SpeedUp, StubPlan, StubTransport
 from hydragnn_hpo import log
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.campaign.controller import Controller
-from hydragnn_hpo.campaign.forecast import (
-    ERROR,
-    ForecastMachine,
-    TrialPricer,
-    forecast_campaign,
-)
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.outcome import last_lines
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.shutdown import Drained
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.campaign.trial_kind import TrialKind
-from hydragnn_hpo.cli.plan_report import PlanRequest, forecast_known, read_campaign
-from hydragnn_hpo.config import STORE_VERSION, CampaignConfig, Goal
+from hydragnn_hpo.config import STORE_VERSION, CampaignConfig
+from hydragnn_hpo.config.search_config import Goal
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_json
 from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.pipeline import load_campaign
+from hydragnn_hpo.pipeline.estimate_stats import data_of_campaign
 from hydragnn_hpo.placement import CostModel
-from hydragnn_hpo.search import goals
+from hydragnn_hpo.planning import PlanRequest, choose_machine, forecast_drawn
+from hydragnn_hpo.planning.forecast import ERROR, ForecastMachine, TrialPricer, forecast_campaign
+from hydragnn_hpo.resources import find_resource
+from hydragnn_hpo.search.objective import goals
 from hydragnn_hpo.walltime import WallTime
 
 RECORDS = ("first_step", "epoch", "checkpoint")
@@ -534,22 +533,24 @@ def parse_arguments() -> argparse.Namespace:
 
 def make_plan(given: argparse.Namespace) -> RehearsalPlan:
     """Read a campaign as ``plan`` does, and choose the speed-up of its rehearsal."""
-    request = PlanRequest(given.machine, given.hosts, given.slots, given.trials, given.structures)
-    known = read_campaign(given.campaign, request)
-    config = known.config
+    source = find_resource(given.campaign, "workflows")
+    config = load_campaign(source, profile=given.machine)
+    run = RunDir(Path("runs") / config.name)
+    data = data_of_campaign(config, source, run, given.structures)
+    machine = choose_machine(config, PlanRequest(given.hosts, given.slots))
     if given.trials:
         initial = min(config.search.initial, given.trials)
         update = {"trials": given.trials, "initial": initial}
         config = config.model_copy(update={"search": config.search.model_copy(update=update)})
-    forecast = forecast_known(replace(known, config=config)).forecast
-    makespan = forecast.simulated.makespan if forecast else 0.0
-    usual_kills = known.machine.hosts / _HOSTS_PER_KILL
+    configure, trials = data.work.configure, config.search.trials
+    makespan = forecast_drawn(config, machine, data.stats, configure, trials).simulated.makespan
+    usual_kills = machine.hosts / _HOSTS_PER_KILL
     return RehearsalPlan(
         config=config,
-        cards=known.data.cards,
-        stats=known.data.by_card,
-        pooled_stats=known.data.stats,
-        machine=known.machine,
+        cards=data.cards,
+        stats=data.by_card,
+        pooled_stats=data.stats,
+        machine=machine,
         makespan=makespan,
         speed_up=given.speed_up or max(1.0, makespan / (60.0 * given.minutes)),
         kills_per_minute=usual_kills if given.kills is None else given.kills,

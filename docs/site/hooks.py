@@ -11,10 +11,10 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from reference_pages import commands_page, settings_page
 from typer.main import get_command
 
 from hydragnn_hpo.cli.command_line import app
-from hydragnn_hpo.cli.reference_pages import commands_page, settings_page
 
 ROOT = Path(__file__).parents[2]
 

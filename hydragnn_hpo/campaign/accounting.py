@@ -6,29 +6,12 @@ which slot; ``history`` has the use of slots as bars over time.
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from hydragnn_hpo.campaign.journal import LONGEST_GAP
-from hydragnn_hpo.journal_events import (
-    AddedEvent,
-    CheckpointEvent,
-    EndedEvent,
-    EpochEvent,
-    FirstStepEvent,
-    HostJoinedEvent,
-    HostLostEvent,
-    JournalEvent,
-    OpenedEvent,
-    PlacedEvent,
-    PromotedEvent,
-    ProposedEvent,
-    QuarantinedEvent,
-    RestedEvent,
-    RetriedEvent,
-)
+from hydragnn_hpo.journal_events import EndedEvent, JournalEvent, OpenedEvent, PlacedEvent
 
 CAUSES: dict[str, str] = {
     "training": "training and validation",
@@ -221,9 +204,38 @@ class SlotLedger:
         self._advance(event["time"])
         if self.orphans and event["event"] != "ended":
             self._take_over(event.get("trial"))
-        handler = _HANDLERS.get(event["event"])
-        if handler is not None:
-            handler(self, event)
+        match event["event"]:
+            case "opened":
+                self._opened(event)
+            case "host_joined":
+                with self._changing((event["host"],)):
+                    self._here[event["host"]] = len(event["slots"])
+                    self._away.discard(event["host"])
+            case "host_lost" | "quarantined" if event["host"] in self._here:
+                with self._changing((event["host"],)):
+                    self._away.add(event["host"])
+            case "proposed":
+                self._waiting.add(event["trial"])
+                self._count_open_as("brain")
+            case "added":  # no trial was left to start
+                self._count_open_as("tail")
+            case "promoted":
+                self._waiting.update(n for n in event["trials"] if n not in self.running)
+            case "retried":
+                self._waiting.add(event["trial"])
+            case "rested":
+                self._waiting.discard(event["trial"])
+            case "placed":
+                self._placed(event)
+            case "first_step" if attempt := self.running.get(event["trial"]):
+                attempt.first_step_seconds = event["seconds"]
+                attempt.first = min(attempt.placed + max(0.0, event["seconds"]), event["time"])
+            case "epoch" if attempt := self.running.get(event["trial"]):
+                attempt.on_epoch(event["time"], event["seconds"])
+            case "checkpoint" if attempt := self.running.get(event["trial"]):
+                attempt.on_checkpoint(event["time"])
+            case "ended":
+                self._ended(event)
 
     def utilization(self, now: float | None = None, *, more: bool = False) -> Utilization:
         """Return the slot-seconds by cause.
@@ -348,19 +360,6 @@ class SlotLedger:
         )
         self._begin(attempt)
 
-    def _first_step(self, event: FirstStepEvent) -> None:
-        if attempt := self.running.get(event["trial"]):
-            attempt.first_step_seconds = event["seconds"]
-            attempt.first = min(attempt.placed + max(0.0, event["seconds"]), event["time"])
-
-    def _epoch_ended(self, event: EpochEvent) -> None:
-        if attempt := self.running.get(event["trial"]):
-            attempt.on_epoch(event["time"], event["seconds"])
-
-    def _checkpoint(self, event: CheckpointEvent) -> None:
-        if attempt := self.running.get(event["trial"]):
-            attempt.on_checkpoint(event["time"])
-
     def _ended(self, event: EndedEvent) -> None:
         name, outcome = event["trial"], event["outcome"]
         self._waiting.discard(name)
@@ -378,62 +377,20 @@ class SlotLedger:
 
     # -- what waits, what is there ---------------------------------------------------
 
-    def _new(self, event: ProposedEvent) -> None:
-        self._waiting.add(event["trial"])
+    def _count_open_as(self, cause: str) -> None:
+        """Count idle time so far whose cause was open until now under a cause."""
         for sums in (self._sums, self._loose):
-            sums["brain"] += sums.pop(_OPEN, 0.0)
-
-    def _promoted(self, event: PromotedEvent) -> None:
-        self._waiting.update(name for name in event["trials"] if name not in self.running)
-
-    def _retried(self, event: RetriedEvent) -> None:
-        self._waiting.add(event["trial"])
-
-    def _rested(self, event: RestedEvent) -> None:
-        self._waiting.discard(event["trial"])
-
-    def _added(self, event: AddedEvent) -> None:
-        """Count idle time before the user added trials as ``tail``: no trial was left to start."""
-        for sums in (self._sums, self._loose):
-            sums["tail"] += sums.pop(_OPEN, 0.0)
+            sums[cause] += sums.pop(_OPEN, 0.0)
 
     def _opened(self, event: OpenedEvent) -> None:
         slots_by_host = Counter(slot.rpartition(":")[0] for slot in event.get("slots", ()))
         with self._changing(slots_by_host):
             self._here.update(slots_by_host)
 
-    def _host_joined(self, event: HostJoinedEvent) -> None:
-        with self._changing((event["host"],)):
-            self._here[event["host"]] = len(event["slots"])
-            self._away.discard(event["host"])
-
-    def _host_away(self, event: HostLostEvent | QuarantinedEvent) -> None:
-        if event["host"] in self._here:
-            with self._changing((event["host"],)):
-                self._away.add(event["host"])
-
 
 def _add(sums: Sums, parts: Mapping[str, float], times: int = 1) -> None:
     for cause, seconds in parts.items():
         sums[cause] += times * seconds
-
-
-_HANDLERS: dict[str, Callable[[SlotLedger, Any], None]] = {
-    "opened": SlotLedger._opened,
-    "proposed": SlotLedger._new,
-    "placed": SlotLedger._placed,
-    "first_step": SlotLedger._first_step,
-    "epoch": SlotLedger._epoch_ended,
-    "checkpoint": SlotLedger._checkpoint,
-    "ended": SlotLedger._ended,
-    "promoted": SlotLedger._promoted,
-    "retried": SlotLedger._retried,
-    "rested": SlotLedger._rested,
-    "added": SlotLedger._added,
-    "host_joined": SlotLedger._host_joined,
-    "host_lost": SlotLedger._host_away,
-    "quarantined": SlotLedger._host_away,
-}
 
 
 REMEMBERED_SECONDS = 600.0

@@ -12,12 +12,7 @@ from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.energy_accounting import charge_epoch, sum_finite
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.outcome import (
-    OURS,
-    EndedAttempt,
-    find_failed_host,
-    retry_out_of_memory,
-)
+from hydragnn_hpo.campaign.outcome import OURS, EndedAttempt, find_failed_host, retry_out_of_memory
 from hydragnn_hpo.campaign.state import LOST, Trial
 from hydragnn_hpo.config import OUT_OF_MEMORY, CampaignConfig, TrialConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
@@ -27,13 +22,9 @@ from hydragnn_hpo.launching import Backend, Event
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import Plan, StartTask
 from hydragnn_hpo.rank_requests import Request
-from hydragnn_hpo.search import (
-    Point,
-    TrialPruner,
-    finite_number,
-    read_epoch_objective,
-    read_objective,
-)
+from hydragnn_hpo.search import Point, finite_number
+from hydragnn_hpo.search.objective import read_epoch_objective, read_objective
+from hydragnn_hpo.search.pruner import TrialPruner
 
 PATIENCE_SECONDS = 15.0
 """Time that interrupted trials have to write their checkpoint."""
@@ -92,7 +83,7 @@ class Attempts:
         state = self.event_store.state
         for start in plan.starts:
             trial = state.trials[start.name]
-            self.dispatch.claim(start)
+            self.dispatch.pool.claim(start.slots)
             predicted = self.dispatch.price(trial).epoch_seconds(start.width)
             self.event_store.append(
                 "placed",
@@ -299,7 +290,18 @@ class Attempts:
             away: hosts of the attempt that were lost, including those without ranks.
         """
         self._check_run_directory()
-        left = self._describe_end(trial, codes, first=first, error=error, away=away)
+        left = EndedAttempt(
+            self.run_dir.trial(trial.name).attempt(trial.attempt),
+            codes,
+            trial.stop_reason,
+            restarts=trial.restarts,
+            max_restarts=self.config.search.max_restarts,
+            error=error,
+            first=first,
+            away=away,
+            crashes=trial.crashes,
+            package=_package(self.dispatch.configs[trial.name]),
+        )
         ended = self.dispatch.work.read_end(left, until=trial.until)
         ended = self._retry_out_of_memory(trial, ended, codes)
         if ended["reason"] in LOST:
@@ -325,28 +327,6 @@ class Attempts:
         again = OUT_OF_MEMORY in codes and trial.restarts < self.config.search.max_restarts
         return retry_out_of_memory(
             ended, width=trial.width, widths=widths, shared=shared, as_it_is=again
-        )
-
-    def _describe_end(
-        self,
-        trial: Trial,
-        codes: Sequence[int],
-        *,
-        first: int | None,
-        error: str | None,
-        away: Sequence[str],
-    ) -> EndedAttempt:
-        return EndedAttempt(
-            self.run_dir.trial(trial.name).attempt(trial.attempt),
-            codes,
-            trial.stop_reason,
-            restarts=trial.restarts,
-            max_restarts=self.config.search.max_restarts,
-            error=error,
-            first=first,
-            away=away,
-            crashes=trial.crashes,
-            package=_package(self.dispatch.configs[trial.name]),
         )
 
     def _check_run_directory(self) -> None:

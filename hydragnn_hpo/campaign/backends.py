@@ -3,37 +3,23 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from hydragnn_hpo.config import CampaignConfig, MachineConfig, ProfileConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching import (
-    JOBS,
-    PRELOAD,
-    Backend,
-    Transport,
-    check_software,
-    end_orphans,
-    find_mpiexec,
-    overruled,
-    run_tag,
-    site_of,
-    software_here,
-)
+from hydragnn_hpo.launching import JOBS, Backend, find_backend, site_of
+from hydragnn_hpo.launching.job import PRELOAD
+from hydragnn_hpo.launching.process_control import end_orphans, run_tag
+from hydragnn_hpo.launching.rank_environment import overruled
+from hydragnn_hpo.launching.scheduler_commands import find_mpiexec
+from hydragnn_hpo.launching.transports import name_backends
+from hydragnn_hpo.launching.transports.agent_software import check_software, software_here
+from hydragnn_hpo.launching.transports.transport import Transport
 from hydragnn_hpo.optional_packages import require_package
 
 logger = logging.getLogger(__name__)
-
-OUTLIVES = ("slurm", "mpiexec")
-"""Backends whose agents may outlive their controller, see ``Fleet``."""
-
-JOINS = "slurm"
-"""The backend whose allocations may serve one campaign together."""
-
-TETHERED = "local"
-"""The backend whose ranks end at once with their controller; others run on until a lease lapses."""
 
 
 def make_backend(config: CampaignConfig, run: Path) -> Backend:
@@ -63,7 +49,7 @@ def launcher_of(config: CampaignConfig) -> Literal["srun", "mpiexec"] | None:
         return config.command.launcher
     if not spreads_stores(config):
         return None
-    return "srun" if config.machine.backend == "slurm" else "mpiexec"
+    return find_backend(config.machine.backend).launcher
 
 
 def start_profile(profile: ProfileConfig, config: CampaignConfig) -> ProfileConfig:
@@ -86,31 +72,28 @@ def check_launcher(config: CampaignConfig) -> None:
     """
     launcher = launcher_of(config)
     backend = config.machine.backend
-    if config.command is None and launcher is not None:
+    if spreads_stores(config) and config.command is None:
         _check_mpi(config.machine)
-    if launcher == "srun" and backend != "slurm":
+    if launcher is not None and launcher not in find_backend(backend).launchers:
+        able = name_backends(lambda kind: launcher in kind.launchers)
         raise ConfigError(
-            f"command.launcher is 'srun', but machine.backend is '{backend}': set it to 'slurm', "
-            "or leave the launcher out."
-        )
-    if launcher == "mpiexec" and backend == "ray":
-        raise ConfigError(
-            "command.launcher is 'mpiexec', but machine.backend is 'ray', which names no hosts: "
-            "set it to 'slurm', 'mpiexec' or 'local'."
+            f"command.launcher is '{launcher}', but machine.backend is '{backend}', which starts "
+            f"no ranks by it: set it to {able}, or leave the launcher out."
         )
 
 
 def _check_mpi(machine: MachineConfig) -> None:
     """Check that ranks of trainings find each other by MPI; a container brings its own."""
-    if machine.backend == "ray":
+    launcher = find_backend(machine.backend).launcher
+    if launcher is None:
         raise ConfigError(
-            "data.access is 'distributed', but machine.backend is 'ray', which has no MPI: choose "
-            "access 'stage' or 'windows', or another backend."
+            f"data.access is 'distributed', but machine.backend is '{machine.backend}', which has "
+            "no MPI: choose access 'stage' or 'windows', or another backend."
         )
     if machine.container is None:
         remedy = ", or choose access 'stage' or 'windows'"
         require_package("mpi4py", "data.access 'distributed'", remedy)
-        if machine.backend != "slurm":
+        if launcher == "mpiexec":
             find_mpiexec()
 
 
@@ -143,12 +126,13 @@ def backend_on(
         JobError: what should start it does not answer.
     """
     check_software(machine, site_of(machine), run)
-    if machine.backend not in OUTLIVES and (strays := end_orphans(run_tag(run))):
+    kind = find_backend(machine.backend)
+    if not kind.outlives and (strays := end_orphans(run_tag(run))):
         logger.warning("ended %d processes that a lost controller had left", len(strays))
     tell_overruled(machine)
-    if machine.backend == TETHERED:
+    if kind.open is None:
         return _local(machine, run, preload)
-    transport = _TRANSPORTS[machine.backend](machine, run)
+    transport = kind.open(machine, run)
     with contextlib.ExitStack() as failed:
         failed.callback(transport.close)
         check_host_count(min_hosts, len(transport.hosts))
@@ -179,7 +163,7 @@ def preload_of(config: CampaignConfig) -> tuple[str, ...]:
 
 
 def _local(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching import LocalBackend
+    from hydragnn_hpo.launching.transports.local import LocalBackend
 
     return LocalBackend(
         slots=machine.slots,
@@ -213,7 +197,7 @@ def fleet_on(
     Raises:
         JobError: the controller cannot listen on the transport's address.
     """
-    from hydragnn_hpo.launching import Fleet
+    from hydragnn_hpo.launching.fleet import Fleet
 
     return Fleet(
         transport,
@@ -226,28 +210,3 @@ def fleet_on(
         jobs=jobs,
         preload=preload,
     )
-
-
-def _slurm(machine: MachineConfig, run: Path) -> Transport:
-    from hydragnn_hpo.launching import slurm_transport
-
-    return slurm_transport(machine, run)
-
-
-def _mpiexec(machine: MachineConfig, run: Path) -> Transport:
-    from hydragnn_hpo.launching import mpiexec_transport
-
-    return mpiexec_transport(machine, run)
-
-
-def _ray(machine: MachineConfig, run: Path) -> Transport:
-    from hydragnn_hpo.launching import RayTransport
-
-    return RayTransport(machine, run_dir=run)
-
-
-_TRANSPORTS: dict[str, Callable[[MachineConfig, Path], Transport]] = {
-    "slurm": _slurm,
-    "mpiexec": _mpiexec,
-    "ray": _ray,
-}

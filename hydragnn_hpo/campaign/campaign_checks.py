@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydragnn_hpo.campaign.backends import check_launcher
+from hydragnn_hpo.campaign.chosen_values import complete_initial_points
 from hydragnn_hpo.campaign.proposals import read_warm_start_rows
 from hydragnn_hpo.campaign.setup import (
     DataFacts,
@@ -26,10 +27,13 @@ from hydragnn_hpo.campaign.setup import (
 from hydragnn_hpo.config import CampaignConfig, TrialConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv
 from hydragnn_hpo.errors import ConfigError, HydraError
-from hydragnn_hpo.launching import check_software, site_of
+from hydragnn_hpo.launching import site_of
+from hydragnn_hpo.launching.transports.agent_software import check_software
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.optional_packages import OPTIONAL, require_package
-from hydragnn_hpo.search import check_objective
+from hydragnn_hpo.search.constraints import count_configurations
+from hydragnn_hpo.search.objective import check_objective
+from hydragnn_hpo.words import count
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +42,7 @@ IMPORT_SECONDS = 180.0
 
 BUILD_MODEL = """
 import pathlib, sys
-from hydragnn_hpo.training import check_model
+from hydragnn_hpo.training.training_parts import check_model
 check_model(*map(pathlib.Path, sys.argv[1:]))
 """
 """What the process runs that imports a user's convs."""
@@ -91,10 +95,17 @@ def name_source(source: Path) -> Iterator[None]:
 
 
 def _check_space(campaign: CheckedCampaign) -> None:
-    if campaign.data is None:
-        check_search(campaign.config, parts=None)
-    else:
-        check_search(campaign.config)
+    config = campaign.config
+    rules = check_search(config, parts=None) if campaign.data is None else check_search(config)
+    points = count_configurations(config.space, rules, config.search.trials)
+    if points < config.search.trials:
+        logger.warning(
+            "[space] has %s, fewer than the %d of search.trials: the search ends after them; add "
+            "values to [space], or lower search.trials.",
+            count(points, "point"),
+            config.search.trials,
+        )
+    complete_initial_points(config)
 
 
 def _check_objective(campaign: CheckedCampaign) -> None:

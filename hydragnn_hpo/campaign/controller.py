@@ -14,7 +14,6 @@ from typing import Any
 
 from hydragnn_hpo.campaign.attempts import Attempts, replay_stop_rule
 from hydragnn_hpo.campaign.auxiliary_job import AuxiliaryJobs
-from hydragnn_hpo.campaign.backends import TETHERED
 from hydragnn_hpo.campaign.dispatch import Dispatch, HostHealth, warn_absent
 from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
@@ -32,7 +31,7 @@ from hydragnn_hpo.campaign.user_requests import RequestHandler
 from hydragnn_hpo.config import CampaignConfig, dump_config, find_profile, load_config
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.files import is_transient, write_text
-from hydragnn_hpo.launching import Backend, Event, Slot
+from hydragnn_hpo.launching import Backend, Event, Slot, find_backend
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import DRAINED, FAILED, FINISHED, PAUSED, ControllerLease
 from hydragnn_hpo.placement import Plan
@@ -66,7 +65,7 @@ class Controller:
     """Runs one campaign in one run directory."""
 
     ends_in: float | None = None
-    """Predicted seconds until all trials have ended; None before the first epoch."""
+    """Predicted seconds until ensemble and report are there; None before the first epoch."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class Controller:
         self.config, self.run_dir, self.watch, self.pause = config, run, watch, pause
         check_stores(run, cards.values())
         self.lease = ControllerLease(run.path)
-        tidy(run, trials_may_live=config.machine.backend != TETHERED)
+        tidy(run, trials_may_live=not find_backend(config.machine.backend).tethered)
         self.event_store = EventStore(run.journal, self.lease.epoch, clock, self.lease.renew)
         self.state = self.event_store.state
         self.walltime = WallTime.of(os.environ)
@@ -186,11 +185,6 @@ class Controller:
         except OSError:
             return True
         return False
-
-    @property
-    def slots(self) -> int:
-        """Number of usable slots, taken or free."""
-        return self.dispatch.pool.total
 
     def finish(self) -> None:
         """Record in the journal that the ensemble is built: the campaign is finished."""
@@ -348,9 +342,13 @@ class Controller:
             to_come=self.proposals.to_come,
             time_left=self.time_left,
         )
-        ledger, clock = self.event_store.ledger, self.event_store.clock
         self.ends_in = predict_seconds_left(
-            self.state, ledger, self.config.search, clock(), ensemble=self.config.ensemble
+            self.state,
+            self.event_store.ledger,
+            self.config.search,
+            self.event_store.clock(),
+            ensemble=self.config.ensemble,
+            finishing=self.event_store.finish_seconds,
         )
         self._plan_due = now + (time.thread_time() - began) / PLANNING_SHARE
         self.attempts.start_plan(plan)

@@ -112,7 +112,7 @@ def find_changes(store: Path, sources: Stamps) -> list[str]:
     except (StorageError, KeyError, TypeError, ValueError):
         return []
     sentences = []
-    if changed := _compare(then_sources, sources):
+    if changed := _compare(_follow_card(then_sources, sources), sources):
         sentences.append(
             f"{_name(changed)} changed since {store} was built: the campaign goes on with the "
             "graphs in that store; to use the changed data, start one with another --run."
@@ -125,13 +125,23 @@ def find_changes(store: Path, sources: Stamps) -> list[str]:
     return sentences
 
 
+def _follow_card(then: Stamps, now: Stamps) -> Stamps:
+    """Return noted stamps by the paths that files have now, if card and data lie elsewhere."""
+    if not then or not now or then.keys() & now.keys():
+        return then
+    before, after = (os.path.commonpath(map(os.path.dirname, stamps)) for stamps in (then, now))
+    moved = {os.path.join(after, os.path.relpath(name, before)): name for name in then}
+    return {new if new in now else name: then[name] for new, name in moved.items()}
+
+
 def _compare(then: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]) -> dict[str, str]:
     """Describe how each file changed; files that are new are left out."""
     changed = {}
     for name, before in then.items():
         after = now.get(name)
         if after is None:
-            changed[name] = "is gone"
+            named = os.path.isabs(name) and os.path.exists(name)
+            changed[name] = "is no longer in the card" if named else "is gone"
         elif after[0] != before[0]:
             changed[name] = f"had {before[0]} bytes, has {after[0]}"
         elif list(after) != list(before):

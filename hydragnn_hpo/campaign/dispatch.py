@@ -25,7 +25,8 @@ from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.journal_events import AttemptOutcome
-from hydragnn_hpo.launching import ABSENT_SECONDS, Event, Job, Slot
+from hydragnn_hpo.launching import Event, Job, Slot
+from hydragnn_hpo.launching.job import ABSENT_SECONDS
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import (
     CostModel,
@@ -259,12 +260,8 @@ class Dispatch:
         config = self.configs[trial.name]
         if isinstance(config, TrialConfig):
             return self.costs.price(config)
-        return self.costs.price_values(trial.values, self._command_widths)
-
-    @property
-    def _command_widths(self) -> tuple[int, ...]:
         command = self.config.command
-        return (command.width,) if command else (1,)
+        return self.costs.price_values(trial.values, (command.width,) if command else (1,))
 
     def choices(self, trial: Trial) -> tuple[tuple[int, ...], bool]:
         """Return the widths a trial may have on this machine, and whether it shares devices.
@@ -279,10 +276,6 @@ class Dispatch:
         return widths, self.config.machine.lanes > 1 and lanes == 1
 
     # -- starting and ending -----------------------------------------------------------
-
-    def claim(self, start: StartTask) -> None:
-        """Take the slots of a planned start out of the pool."""
-        self.pool.claim(start.slots)
 
     def prepare(self, trial: Trial, start: StartTask) -> Job:
         """Write the placement of a trial's present attempt, and return its job for the backend.

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from hydragnn_hpo.campaign.event_store import EventStore
-from hydragnn_hpo.launching import CounterSample, Event, Slot
+from hydragnn_hpo.energy_counters import CounterSample
+from hydragnn_hpo.launching import Event, Slot
 from hydragnn_hpo.search import finite_number
 
 EnergyPortion = tuple[float, tuple[str, ...]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hydragnn_hpo.campaign.accounting import Attempt, SlotLedger
 from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.state import Trial
-from hydragnn_hpo.journal_events import EndedEvent, JournalEvent
+from hydragnn_hpo.journal_events import EndedEvent, EpochEvent, JournalEvent
 from hydragnn_hpo.placement import Bar
 
 
@@ -107,29 +107,28 @@ def _slot_order(slot: str) -> tuple[str, int, str]:
     return host, int(number) if number.isdigit() else 0, number
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """One epoch of a trial; an epoch that was lost and trained again has two entries."""
-
-    epoch: int
-    time: float
-    objective: float | None
-    best_objective: float | None
-    seconds: float
-    width: int
-
-
 @dataclass
 class TrialHistory:
     """A trial with all its attempts and epochs."""
 
     trial: Trial
     attempts: list[Attempt] = field(default_factory=list)
-    epochs: list[Epoch] = field(default_factory=list)
+    epochs: list[EpochEvent] = field(default_factory=list)
+    """Its epochs; one that was lost and trained again has two entries."""
     parameters: int | None = None
     """Number of parameters of the model; None before its first result."""
     peak_bytes: int | None = None
     """Largest memory of a rank over all attempts, in bytes."""
+
+    @property
+    def objectives(self) -> dict[int, float]:
+        """Objectives of its epochs; of an epoch that was trained twice, the later one.
+
+        Returns:
+            Objective by epoch; epochs without one are left out.
+        """
+        reached = ((epoch["reached"], epoch["objective"]) for epoch in self.epochs)
+        return {epoch: float(value) for epoch, value in reached if value is not None}
 
     @property
     def name(self) -> str:
@@ -159,15 +158,7 @@ class JournalHistory(JournalFold):
             case "placed":
                 self.trials[event["trial"]].attempts.append(self.slots.attempts[-1])
             case "epoch":
-                epoch = Epoch(
-                    epoch=event["reached"],
-                    time=event["time"],
-                    objective=event.get("objective"),
-                    best_objective=event.get("best_objective"),
-                    seconds=event["seconds"],
-                    width=event["width"],
-                )
-                self.trials[event["trial"]].epochs.append(epoch)
+                self.trials[event["trial"]].epochs.append(event)
             case "ended":
                 trial = self.trials[event["trial"]]
                 trial.parameters = event.get("parameters") or trial.parameters

@@ -6,34 +6,23 @@ agents on their hosts, which connect to it like its own, and one of them takes o
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Literal, Self
 
 import hydragnn_hpo
-from hydragnn_hpo.campaign.backends import (
-    JOINS,
-    check_host_count,
-    fleet_on,
-    preload_of,
-    tell_overruled,
-)
+from hydragnn_hpo.campaign.backends import check_host_count, fleet_on, preload_of, tell_overruled
 from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import JournalFollower, JournalReplaced
 from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 from hydragnn_hpo.config import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError, JobError, RunError, StorageError
 from hydragnn_hpo.files import is_transient
-from hydragnn_hpo.launching import (
-    AgentCall,
-    Backend,
-    ControllerAddress,
-    announce_leaving,
-    read_address,
-    run_tag,
-    slurm_transport,
-)
+from hydragnn_hpo.launching import Backend, find_backend
+from hydragnn_hpo.launching.link import ControllerAddress, announce_leaving, read_address
+from hydragnn_hpo.launching.process_control import run_tag
+from hydragnn_hpo.launching.transports import name_backends
+from hydragnn_hpo.launching.transports.transport import AgentCall
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import (
     FAILED,
@@ -86,14 +75,16 @@ class AllocationMember:
             LeaseTaken: another process of this allocation works for the run already.
         """
         machine = patient(config.machine)
-        if machine.backend != JOINS:
+        join = find_backend(machine.backend).join
+        if join is None:
+            able = name_backends(lambda kind: kind.joins)
             raise ConfigError(
-                f"--join needs machine.backend = '{JOINS}', this is "
-                f"'{machine.backend}': leave it out, or choose another --machine."
+                f"--join needs machine.backend = {able}, this is '{machine.backend}': leave it "
+                "out, or choose another --machine."
             )
         self.config = config.model_copy(update={"machine": machine})
         self.run = run
-        self.transport = slurm_transport(machine, run.path, os.environ, one_of_many=True)
+        self.transport = join(machine, run.path)
         check_host_count(config.launch.min_hosts, len(self.transport.hosts))
         self._seat = AllocationLease(run.path, self.transport.allocation)
         self._journal = JournalFollower(run.journal)
@@ -116,11 +107,6 @@ class AllocationMember:
         """End the agents, and leave."""
         self.transport.close()
         self._seat.release()
-
-    @property
-    def whereabouts(self) -> str:
-        """Return a name of this allocation for messages."""
-        return f"allocation {self.transport.allocation} ({len(self.transport.hosts)} hosts)"
 
     def backend(self) -> Backend:
         """Return the backend of a controller in this process, with the agents of its allocation."""
@@ -154,7 +140,8 @@ class AllocationMember:
             address = self._find_controller()
             if (address is not None) != served:
                 served = address is not None
-                tell(f"{self.whereabouts} {'serves' if served else 'lost'} a controller")
+                name = f"allocation {self.transport.allocation} ({len(self.transport.hosts)} hosts)"
+                tell(f"{name} {'serves' if served else 'lost'} a controller")
                 self._served |= served
             if address is None:
                 course = self._find_course()

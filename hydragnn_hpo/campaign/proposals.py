@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from hydragnn_hpo.campaign.chosen_values import complete_initial_points
 from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.event_store import EventStore, read_state
 from hydragnn_hpo.campaign.state import Trial
@@ -14,7 +15,8 @@ from hydragnn_hpo.config import CampaignConfig, Objective, Space, load_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir, derive_seed
-from hydragnn_hpo.search import Brain, Point, Row, fixed_values, make_brain, select_warm_start
+from hydragnn_hpo.search import Brain, Point, fixed_values, make_brain
+from hydragnn_hpo.search.brain import Row, select_warm_start
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +84,9 @@ class SearchWorker:
         self.asking = count
         self._proposals = self._pool.submit(lambda: self._brain.result().ask(count))
 
-    def take_proposals(self, wait: bool = False) -> list[SearchedValues] | None:
-        """Return the requested proposals, or None if they are not ready and ``wait`` is false."""
-        if self._proposals is None or not (wait or self._proposals.done()):
+    def take_proposals(self) -> list[SearchedValues] | None:
+        """Return the requested proposals; None if they are not ready."""
+        if self._proposals is None or not self._proposals.done():
             return None
         proposals = self._proposals.result()
         self._proposals, self.asking = None, 0
@@ -167,7 +169,16 @@ class Proposals:
                 self._configure(trial)
             self.dispatch.learn_again(trial)
         if not self.exhausted:
+            self._propose_initial_points()
+        if not self.exhausted:
             self._start_brain()
+
+    def _propose_initial_points(self) -> None:
+        """Propose the configurations that the campaign names, unless they are known."""
+        known = [trial.values for trial in self.event_store.state.trials.values()]
+        for values in complete_initial_points(self.config):
+            if values not in known and not self.exhausted:
+                self.propose(values)
 
     def _start_brain(self) -> None:
         search = self.config.search
@@ -244,6 +255,14 @@ class Proposals:
         if proposals is None or self.event_store.state.ending:
             return
         self.space_exhausted = not proposals
+        if not proposals:
+            tried = self.event_store.state.searched
+            logger.warning(
+                "all points of [space] were tried: the search ends after %d of %d trials; add "
+                "values to [space] in another campaign for more.",
+                tried,
+                self.budget,
+            )
         for values in proposals[: self.budget - self.event_store.state.searched]:
             self.propose(values)
 

@@ -6,7 +6,8 @@ from hydragnn_hpo.campaign.outcome import RESERVED_KEYS
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config import Objective
 from hydragnn_hpo.journal_events import JournalEvent
-from hydragnn_hpo.search import Point, read_objective
+from hydragnn_hpo.search import Point
+from hydragnn_hpo.search.objective import read_objective
 
 
 def compute_scores(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.campaign.journal import read_journal
@@ -18,17 +18,14 @@ from hydragnn_hpo.config import (
     ELEMENTS,
     STORE_VERSION,
     TRUNKS,
-    Access,
     CampaignConfig,
     CardConfig,
     Scalar,
     TrialConfig,
     TrialHeads,
-    TrunkFile,
     TrunkSpec,
     budget_steps,
     compute_epoch_size,
-    count_features,
     dump_config,
     fill_arguments,
     is_extensive,
@@ -37,8 +34,10 @@ from hydragnn_hpo.config import (
     pool_of,
     read_trunk_file,
     targets_of,
-    unite_targets,
 )
+from hydragnn_hpo.config.data_config import unite_targets
+from hydragnn_hpo.config.trial_config import TrialDataConfig
+from hydragnn_hpo.config.trunk_specs import TrunkFile
 from hydragnn_hpo.errors import ConfigError, RunError, StorageError
 from hydragnn_hpo.file_records import StoreStats, TargetStats
 from hydragnn_hpo.files import (
@@ -53,15 +52,9 @@ from hydragnn_hpo.files import (
 from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.resources import find_resource
-from hydragnn_hpo.search import (
-    PARTS,
-    Constraint,
-    apply_values,
-    check_feasible_share,
-    check_space,
-    complete_configuration,
-    read_constraints,
-)
+from hydragnn_hpo.search import apply_values, check_feasible_share, check_space, read_constraints
+from hydragnn_hpo.search.constraints import Constraint, complete_configuration
+from hydragnn_hpo.search.space import PARTS
 
 MAY_CHANGE = ("machine",)
 """Parts of a campaign that may differ when it goes on: they never change a result. So may what adds
@@ -242,20 +235,7 @@ def find_cards(config: CampaignConfig, source: Path) -> dict[Path, CardConfig]:
     return cards
 
 
-class StoreEntry(TypedDict):
-    """A ``[[data]]`` entry of ``trial.toml``."""
-
-    store: str
-    """Path of the graph store, relative to the trial's folder."""
-    prefix: str
-    """Put before the names of its targets."""
-    ratio: float | None
-    """Share of the graphs that are drawn from it; None for every graph once per epoch."""
-    access: Access
-    """How ranks read its graphs."""
-
-
-def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[StoreEntry]:
+def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[TrialDataConfig]:
     """Return the ``[[data]]`` entries of a trial.
 
     Args:
@@ -263,18 +243,13 @@ def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[StoreEntry]:
         names: of the cards, and so of the stores.
     """
     return [
-        {
-            "store": f"../../data/{name}.bp",
-            "prefix": entry.prefix,
-            "ratio": entry.ratio,
-            "access": entry.access,
-        }
+        TrialDataConfig(store=f"../../data/{name}.bp", **entry.model_dump(exclude={"card"}))
         for name, entry in zip(names, config.data, strict=True)
     ]
 
 
 def trial_config(
-    config: CampaignConfig, name: str, values: SearchedValues, stores: list[StoreEntry]
+    config: CampaignConfig, name: str, values: SearchedValues, stores: list[TrialDataConfig]
 ) -> TrialConfig:
     """Make a trial's whole configuration from the campaign's template and searched values.
 
@@ -532,35 +507,6 @@ def find_trunks(config: CampaignConfig) -> dict[str, TrunkSpec]:
     own = {name: entry.spec for name, entry in config.trunks.items() if entry.spec is not None}
     known = TRUNKS | own
     return {name: known[name] for name in sorted({str(name) for name in named} - {ELEMENTS})}
-
-
-class FeaturesPrice(NamedTuple):
-    """What the features of a foundation model take for all atoms of the data."""
-
-    title: str
-    """Name and version of the model."""
-    seconds: float
-    """Time on one slot."""
-    bytes: int
-    """Room on disk."""
-
-
-def price_features(config: CampaignConfig, stats: StoreStats) -> tuple[FeaturesPrice, ...]:
-    """Price the features that a campaign computes before its trials.
-
-    Args:
-        config: the campaign.
-        stats: of the data.
-
-    Returns:
-        A price for each foundation model that some trial may begin from.
-    """
-    atoms = stats["num_graphs"] * stats["nodes"]["mean"]
-    specs = [(spec, count_features(spec, "all")) for spec in find_trunks(config).values()]
-    return tuple(
-        FeaturesPrice(spec.title, atoms * spec.atom_seconds, round(2 * width * atoms))
-        for spec, width in specs
-    )
 
 
 def _values(config: CampaignConfig, key: str) -> list[Scalar]:

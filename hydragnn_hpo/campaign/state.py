@@ -2,40 +2,29 @@
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from hydragnn_hpo.journal_events import (
     AddedEvent,
     AskedEvent,
     CheckpointEvent,
-    DrainingEvent,
     EndedEvent,
-    EndingEvent,
     EnergyEvent,
     EpochEvent,
-    FinishedEvent,
-    FirstStepEvent,
-    HostFailedEvent,
-    HostJoinedEvent,
-    HostLostEvent,
-    HostsAbsentEvent,
-    HostWarnedEvent,
     JournalEvent,
     ObjectiveChangedEvent,
     OpenedEvent,
     PlacedEvent,
     PromotedEvent,
     ProposedEvent,
-    QuarantinedEvent,
-    ReseedEvent,
     RestedEvent,
     RetriedEvent,
     SearchedValues,
-    UnreadEvent,
 )
-from hydragnn_hpo.search import Point, RungResult, rank_points
+from hydragnn_hpo.search import Point, RungResult
+from hydragnn_hpo.search.objective import rank_points
 
 TrialStatus = Literal["queued", "running", "stopped", "completed", "failed", "cancelled"]
 
@@ -167,6 +156,34 @@ class Hosts:
     warned: dict[str, str] = field(default_factory=dict)
     """Warning about the counters of a host, by host."""
 
+    def apply(self, event: JournalEvent) -> None:
+        """Apply an event about a host; others change nothing."""
+        match event["event"]:
+            case "host_joined":
+                self.slots[event["host"]] = tuple(event["slots"])
+                self.lost.pop(event["host"], None)
+                self.absent.pop(event["host"], None)
+            case "hosts_absent":
+                self.absent |= event["hosts"]
+            case "host_lost":
+                self._lose(event["host"], event["time"], event["reason"])
+            case "host_failed":
+                self.failures[event["host"]].add(event["cause"])
+            case "quarantined":
+                self.quarantined[event["host"]] = event["reason"]
+            case "host_warned":
+                self.warned[event["host"]] = event["reason"]
+
+    def _lose(self, host: str, time: float, reason: str) -> None:
+        self.slots.pop(host, None)
+        self.lost[host] = reason
+        since, before = self.newest_loss
+        if time - since <= AT_ONCE_SECONDS and before != host:
+            for each in (before, host):
+                causes = self.failures[each]
+                causes -= {cause for cause in causes if cause.startswith("lost")}
+        self.newest_loss = (time, host)
+
 
 @dataclass
 class EnergyUse:
@@ -297,9 +314,49 @@ class State:
 
     def apply(self, event: JournalEvent) -> None:
         """Apply one event."""
-        handler = _HANDLERS.get(event["event"])
-        if handler is not None:
-            handler(self, event)
+        match event["event"]:
+            case "opened":
+                _on_opened(self, event)
+            case "proposed":
+                _on_proposed(self, event)
+            case "placed":
+                _on_placed(self, event)
+            case "first_step":
+                trial = self.trials[event["trial"]]
+                trial.first_step, trial.last_progress = event["seconds"], event["time"]
+            case "epoch":
+                _on_epoch(self, event)
+            case "checkpoint":
+                _on_checkpoint(self, event)
+            case "asked":
+                _on_asked(self, event)
+            case "ended":
+                _on_ended(self, event)
+            case "promoted":
+                _on_promoted(self, event)
+            case "rested":
+                _on_rested(self, event)
+            case "retried":
+                _on_retried(self, event)
+            case "objective_changed":
+                _on_objective_changed(self, event)
+            case "added":
+                _on_added(self, event)
+            case "reseed":
+                self.reseed = max(self.reseed, event["count"])
+                self.finished = False
+            case "energy":
+                _on_energy(self, event)
+            case "unread":
+                self.energy.unread = event["reason"]
+            case "ending":
+                self.ending = True
+            case "draining":
+                self.draining = True
+            case "finished":
+                self.finished = True
+            case _:
+                self.hosts.apply(event)
 
 
 def first_goal(score: float | Sequence[float] | None) -> float | None:
@@ -357,11 +414,6 @@ def _on_placed(state: State, event: PlacedEvent) -> None:
     trial.last_progress = event["time"]
     trial.first_step, trial.stop_reason, trial.requested_width = None, None, None
     trial.predicted = event.get("predicted_epoch_seconds")
-
-
-def _on_first_step(state: State, event: FirstStepEvent) -> None:
-    trial = state.trials[event["trial"]]
-    trial.first_step, trial.last_progress = event["seconds"], event["time"]
 
 
 def _on_epoch(state: State, event: EpochEvent) -> None:
@@ -489,93 +541,9 @@ def _on_added(state: State, event: AddedEvent) -> None:
     state.closed = False
 
 
-def _on_reseed(state: State, event: ReseedEvent) -> None:
-    state.reseed = max(state.reseed, event["count"])
-    state.finished = False
-
-
-def _on_ending(state: State, event: EndingEvent) -> None:
-    state.ending = True
-
-
-def _on_host_joined(state: State, event: HostJoinedEvent) -> None:
-    state.hosts.slots[event["host"]] = tuple(event["slots"])
-    state.hosts.lost.pop(event["host"], None)
-    state.hosts.absent.pop(event["host"], None)
-
-
-def _on_hosts_absent(state: State, event: HostsAbsentEvent) -> None:
-    state.hosts.absent |= event["hosts"]
-
-
-def _on_host_lost(state: State, event: HostLostEvent) -> None:
-    host = event["host"]
-    state.hosts.slots.pop(host, None)
-    state.hosts.lost[host] = event["reason"]
-    since, before = state.hosts.newest_loss
-    if event["time"] - since <= AT_ONCE_SECONDS and before != host:
-        for each in (before, host):
-            causes = state.hosts.failures[each]
-            causes -= {cause for cause in causes if cause.startswith("lost")}
-    state.hosts.newest_loss = (event["time"], host)
-
-
-def _on_host_failed(state: State, event: HostFailedEvent) -> None:
-    state.hosts.failures[event["host"]].add(event["cause"])
-
-
-def _on_quarantined(state: State, event: QuarantinedEvent) -> None:
-    state.hosts.quarantined[event["host"]] = event["reason"]
-
-
 def _on_energy(state: State, event: EnergyEvent) -> None:
     state.energy.apply(event)
     for name, (joules, seconds) in event["trials"].items():
         trial = state.trials[name]
         trial.energy = (trial.energy or 0.0) + joules
         trial.metered_seconds += seconds
-
-
-def _on_unread(state: State, event: UnreadEvent) -> None:
-    state.energy.unread = event["reason"]
-
-
-def _on_host_warned(state: State, event: HostWarnedEvent) -> None:
-    state.hosts.warned[event["host"]] = event["reason"]
-
-
-def _on_finished(state: State, event: FinishedEvent) -> None:
-    state.finished = True
-
-
-def _on_draining(state: State, event: DrainingEvent) -> None:
-    state.draining = True
-
-
-_HANDLERS: dict[str, Callable[[State, Any], None]] = {
-    "draining": _on_draining,
-    "opened": _on_opened,
-    "proposed": _on_proposed,
-    "placed": _on_placed,
-    "first_step": _on_first_step,
-    "epoch": _on_epoch,
-    "checkpoint": _on_checkpoint,
-    "asked": _on_asked,
-    "ended": _on_ended,
-    "promoted": _on_promoted,
-    "rested": _on_rested,
-    "retried": _on_retried,
-    "objective_changed": _on_objective_changed,
-    "added": _on_added,
-    "reseed": _on_reseed,
-    "ending": _on_ending,
-    "host_joined": _on_host_joined,
-    "host_lost": _on_host_lost,
-    "hosts_absent": _on_hosts_absent,
-    "host_failed": _on_host_failed,
-    "quarantined": _on_quarantined,
-    "energy": _on_energy,
-    "unread": _on_unread,
-    "host_warned": _on_host_warned,
-    "finished": _on_finished,
-}

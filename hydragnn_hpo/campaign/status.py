@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
 from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import FOLD, TRAIN_SHARE, EnergyUse, State, Trial
-from hydragnn_hpo.config import CampaignConfig, EnsembleConfig, SearchConfig, load_config
+from hydragnn_hpo.config import CampaignConfig, SearchConfig, load_config
+from hydragnn_hpo.config.campaign_config import EnsembleConfig
 from hydragnn_hpo.file_records import LeaderboardEntry, LeaderboardTable
 from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir
@@ -160,33 +161,16 @@ def build_status(
         training_now=ledger.training_now,
         slots=ledger.slots,
         hosts=ledger.hosts[0],
-        **_troubled_hosts(state),
+        lost=dict(state.hosts.lost),  # copies, since the fold goes on
+        quarantined=dict(state.hosts.quarantined),
+        absent=dict(state.hosts.absent),
+        warned=dict(state.hosts.warned),
         best=_best(state),
         ends_in=ends_in,
         joules=sum(trial.joules for trial in state.trials.values()),
-        energy=replace(state.energy),  # the fold goes on
+        energy=replace(state.energy),
         failures=dict(Counter(str(t.reason) for t in state.with_status("failed")).most_common()),
     )
-
-
-class _TroubledHosts(TypedDict):
-    """Fields of ``Status`` about hosts, each with reasons by host."""
-
-    lost: dict[str, str]
-    quarantined: dict[str, str]
-    absent: dict[str, str]
-    warned: dict[str, str]
-
-
-def _troubled_hosts(state: State) -> _TroubledHosts:
-    """Return copies, since the fold goes on."""
-    hosts = state.hosts
-    return {
-        "lost": dict(hosts.lost),
-        "quarantined": dict(hosts.quarantined),
-        "absent": dict(hosts.absent),
-        "warned": dict(hosts.warned),
-    }
 
 
 def describe_trial(trial: Trial) -> str:
@@ -315,6 +299,7 @@ def predict_seconds_left(
     search: SearchConfig,
     now: float | None = None,
     ensemble: EnsembleConfig | None = None,
+    finishing: float = 0.0,
 ) -> float | None:
     """Predict when everything has ended: what is known, and what is still to be proposed.
 
@@ -327,6 +312,7 @@ def predict_seconds_left(
         search: how many trials, and which rungs.
         now: seconds since the epoch.
         ensemble: how it is fitted once the search is over; None counts the search alone.
+        finishing: seconds that ensemble and report take after the last trial.
 
     Returns:
         Seconds; None before the first epoch, and without slots.
@@ -348,7 +334,8 @@ def predict_seconds_left(
     if not to_come and not state.count("queued"):
         share = 1.0  # the others wait for nothing but the longest
     known = (_ends_in(trial, now) for trial in state.with_status("running"))
-    return max(work / (ledger.slots * share), *(seconds or 0.0 for seconds in known), 0.0)
+    trained = max(work / (ledger.slots * share), *(seconds or 0.0 for seconds in known), 0.0)
+    return trained + finishing
 
 
 def _training_share(ledger: SlotLedger, assumed: float, now: float | None) -> float:
@@ -491,11 +478,28 @@ def rank_trials(state: State, config: CampaignConfig) -> Leaderboard:
     rest = [trial for trial in state.trials.values() if trial.name not in placed]
     fronts = _fronts(ranked)
     places = [*enumerate(ranked, start=1), *((None, trial) for trial in rest)]
-    rows = (
-        _row(place, trial, fronts.get(trial.name), find_conv(trial, config))
+    rows = tuple(
+        LeaderboardRow(
+            rank=place,
+            trial=trial.name,
+            parent=trial.parent,
+            status=trial.status,
+            reason=trial.reason,
+            epochs=trial.epoch,
+            width=trial.width,
+            objective=trial.objective,
+            score=trial.score,
+            front=fronts.get(trial.name),
+            val_mae=trial.val_mae,
+            slot_seconds=trial.slot_seconds,
+            energy_joules=trial.energy,
+            energy_share=trial.metered_share,
+            conv=find_conv(trial, config),
+            values=trial.values,
+        )
         for place, trial in places
     )
-    return Leaderboard(tuple(rows), state.units)
+    return Leaderboard(rows, state.units)
 
 
 def _fronts(ranked: Sequence[Trial]) -> dict[str, bool]:
@@ -525,24 +529,3 @@ def explain_no_result(state: State) -> str:
     last = failed[-1]
     cause = f": {last.message}" if last.message else ""
     return f"{last.name} ended as {last.reason}{cause}".rstrip(".")
-
-
-def _row(rank: int | None, trial: Trial, front: bool | None, conv: str) -> LeaderboardRow:
-    return LeaderboardRow(
-        rank=rank,
-        trial=trial.name,
-        parent=trial.parent,
-        status=trial.status,
-        reason=trial.reason,
-        epochs=trial.epoch,
-        width=trial.width,
-        objective=trial.objective,
-        score=trial.score,
-        front=front,
-        val_mae=trial.val_mae,
-        slot_seconds=trial.slot_seconds,
-        energy_joules=trial.energy,
-        energy_share=trial.metered_share,
-        conv=conv,
-        values=trial.values,
-    )

@@ -43,10 +43,12 @@ from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import FailureReason, StoreStats
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.journal_events import AttemptOutcome, SearchedValues
-from hydragnn_hpo.launching import Slot, spec_of
+from hydragnn_hpo.launching import Slot
+from hydragnn_hpo.launching.command_rank import spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED
-from hydragnn_hpo.search import apply_values, finite_number, lacks_number, read_objective
+from hydragnn_hpo.search import apply_values, finite_number
+from hydragnn_hpo.search.objective import lacks_number, read_objective
 
 logger = logging.getLogger(__name__)
 
@@ -240,14 +242,9 @@ class MpiTrainings(TrainingTrials):
         """
         train = ("-m", "mpi4py", "-m", "hydragnn_hpo", "trial", "{trial}")
         argv = ("{python}", "-P", *train, "--attempt", str(attempt))
-        return spec_of(
-            CommandConfig(argv=argv, launcher=launcher_of(self.config)),
-            trial,
-            attempt=attempt,
-            epochs=epochs,
-            slots=slots,
-            machine=self.config.machine,
-        )
+        command = CommandConfig(argv=argv, launcher=launcher_of(self.config))
+        kind = CommandTrials(self.config, command)
+        return kind.make_spec(trial, attempt=attempt, epochs=epochs, slots=slots)
 
     def read_end(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
         """Read how an attempt ended, from the exit code of the rank that failed first.

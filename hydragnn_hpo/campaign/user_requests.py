@@ -15,21 +15,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from hydragnn_hpo.campaign.attempts import Attempts
+from hydragnn_hpo.campaign.chosen_values import check_values
 from hydragnn_hpo.campaign.event_store import EventStore
-from hydragnn_hpo.campaign.setup import stores_of, trial_config
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config import CampaignConfig, Config, Scalar, parse_config, validation_sentence
-from hydragnn_hpo.errors import ConfigError, HydraError, RunError, StorageError, unknown
+from hydragnn_hpo.errors import ConfigError, HydraError, RunError, StorageError
 from hydragnn_hpo.files import storage, write_json
-from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.search import (
-    active_parameters,
-    canonical_values,
-    find_broken_constraint,
-    is_in,
-    read_constraints,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -202,41 +194,6 @@ def _check_retry(trial: Trial) -> None:
         raise RunError(
             f"{trial.name} is {trial.status}: only a failed or cancelled trial is retried; {kept}."
         )
-
-
-def check_values(config: CampaignConfig, values: SearchedValues) -> None:
-    """Refuse searched values that the campaign's space does not hold.
-
-    Raises:
-        ConfigError: a key is unknown, inactive or missing, a value is outside of its range or
-            breaks a constraint, or they make no valid trial.
-    """
-    searched = config.space
-    for name, value in values.items():
-        if name not in searched:
-            raise ConfigError(unknown("searched key", name, searched))
-        if not is_in(searched[name], value):
-            raise ConfigError(
-                f"{name} = {value!r} is outside of the campaign's space: {_range(config, name)}; "
-                "choose another."
-            )
-    canonical_values(searched, dict(values))
-    for name in values.keys() - active_parameters(searched, dict(values)).keys():
-        raise ConfigError(f"{name} means nothing beside the other values: leave it out.")
-    rules = read_constraints(config.search.constraints, searched, config.trial)
-    if rule := find_broken_constraint(rules, values):
-        raise ConfigError(f"values {dict(values)} break the constraint '{rule.text}': change one.")
-    if config.command is None:
-        entries = stores_of(config, [entry.card for entry in config.data])
-        trial_config(config, "to add", values, entries)
-
-
-def _range(config: CampaignConfig, name: str) -> str:
-    parameter = config.space[name]
-    if parameter.choices is not None:
-        return f"choose from {', '.join(map(str, parameter.choices))}"
-    step = f" in steps of {parameter.step:g}" if parameter.step is not None else ""
-    return f"{parameter.low:g} to {parameter.high:g}{step}"
 
 
 LOOK_SECONDS = 0.5

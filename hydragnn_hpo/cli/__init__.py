@@ -6,10 +6,8 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.command_line import main
-    from hydragnn_hpo.cli.run_progress import RunProgress
 
 __all__ = [
-    "RunProgress",
     "main",
 ]
 

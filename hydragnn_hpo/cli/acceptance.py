@@ -24,7 +24,8 @@ from pydantic import JsonValue
 from safetensors.numpy import load_file
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.campaign import Trial, fold, last_lines, read_journal, read_state
+from hydragnn_hpo.campaign import Trial, fold, read_journal, read_state
+from hydragnn_hpo.campaign.outcome import last_lines
 from hydragnn_hpo.config import (
     CampaignConfig,
     TrialConfig,
@@ -36,18 +37,13 @@ from hydragnn_hpo.config import (
 )
 from hydragnn_hpo.errors import HydraError, RunError, StorageError
 from hydragnn_hpo.files import read_json, storage, write_json, write_text
+from hydragnn_hpo.host_checks import Finding
+from hydragnn_hpo.host_checks.doctor import JobHosts
+from hydragnn_hpo.host_checks.doctor_checks import worst
 from hydragnn_hpo.journal_events import JournalEvent
-from hydragnn_hpo.launching import (
-    Finding,
-    JobHosts,
-    compress_hosts,
-    detect_slots,
-    find_devices,
-    find_excluded,
-    read_run_excluded,
-    step_environment,
-    worst,
-)
+from hydragnn_hpo.launching import detect_slots, find_devices, step_environment
+from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
+from hydragnn_hpo.launching.slurm_allocation import compress_hosts, find_excluded
 from hydragnn_hpo.layout import RunDir, TrialDir
 from hydragnn_hpo.metrics_log import read_records
 from hydragnn_hpo.resources import find_resource
@@ -221,16 +217,12 @@ def accept(site: Acceptance, examine: Examine) -> tuple[AcceptanceReport, list[F
         step_findings = _findings_of(name, act)
         typer.echo(f"{name}: {time.monotonic() - began:.0f} s", err=True)
         findings += step_findings
-        report["stages"].append(_describe_stage(name, step_findings))
+        plain = [asdict(finding) for finding in step_findings]
+        report["stages"].append({"name": name, "state": worst(step_findings), "findings": plain})
         if len(report["stages"]) == len(STEPS):
             report["accepted"] = worst(findings) != "wrong"
         write_json(site.folder / "acceptance.json", report)
     return report, findings
-
-
-def _describe_stage(name: str, findings: Sequence[Finding]) -> AcceptanceStage:
-    plain = [asdict(finding) for finding in findings]
-    return {"name": name, "state": worst(findings), "findings": plain}
 
 
 def _findings_of(name: str, act: Examine) -> list[Finding]:
@@ -350,7 +342,7 @@ def _campaign(site: Acceptance) -> list[Finding]:
             process.kill()
     if code and not paused:
         raise StepFailed(f"the campaign ended with code {code}: {last_lines(log)}")
-    hosts = site.hosts.able if site.hosts.kind != "here" else ()
+    hosts = site.hosts.able if site.hosts.in_job else ()
     events = list(read_journal(run.journal))
     excluded, _ = find_excluded(hosts, read_run_excluded(run.path))
     return check_campaign(events, set(hosts) - excluded, run)

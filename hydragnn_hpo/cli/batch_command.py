@@ -13,7 +13,7 @@ import typer
 from hydragnn_hpo.cli.arguments import RunArgument
 from hydragnn_hpo.errors import HydraError, JobError
 from hydragnn_hpo.files import is_transient
-from hydragnn_hpo.launching import (
+from hydragnn_hpo.launching.batch_jobs import (
     BatchJob,
     JobRecords,
     cancel_queued_jobs,
@@ -69,7 +69,7 @@ def _retry(step: Callable[[], None]) -> None:
 
 
 def _begin(run_dir: Path, script: str, most: int) -> None:
-    from hydragnn_hpo.campaign import count_progress
+    from hydragnn_hpo.campaign.status import count_progress
 
     run = RunDir(run_dir)
     records = JobRecords(run_dir)
@@ -94,7 +94,7 @@ def _begin(run_dir: Path, script: str, most: int) -> None:
 
 
 def _end(run_dir: Path, code: int) -> None:
-    from hydragnn_hpo.campaign import count_progress
+    from hydragnn_hpo.campaign.status import count_progress
 
     run = RunDir(run_dir)
     records = JobRecords(run_dir)

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hydragnn_hpo.cli.words import count
-from hydragnn_hpo.launching import QueueEntry, query_jobs
+from hydragnn_hpo.launching.batch_jobs import query_jobs
+from hydragnn_hpo.launching.schedulers import QueueEntry
+from hydragnn_hpo.words import count
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.launching import BatchJob, JobRecords
+    from hydragnn_hpo.launching.batch_jobs import BatchJob, JobRecords
 
 JobState = Literal["queued", "held", "running", "suspended", "draining", "ended", "unknown"]
 SHOWN = 4
@@ -46,7 +47,7 @@ def read_job_statuses(
         draining: whether the controller says that trials are leaving checkpoints.
         records: of the run, to name logs, and jobs that may be queued.
     """
-    from hydragnn_hpo.launching import look_command
+    from hydragnn_hpo.launching.batch_jobs import look_command
 
     entries: dict[str, dict[str, QueueEntry] | None] = {}
     for name in {job.scheduler for job in jobs}:
@@ -63,7 +64,7 @@ def read_job_statuses(
 def _status(
     job: "BatchJob", entries: dict[str, QueueEntry] | None, draining: bool, log: str | None
 ) -> BatchJobStatus:
-    from hydragnn_hpo.launching import DRAINED
+    from hydragnn_hpo.launching.batch_jobs import DRAINED
 
     state: JobState
     if job.ended is not None:
@@ -111,7 +112,8 @@ def cancel_rest_of_chain(
         statuses: of its jobs.
         dry_run: whether nothing is cancelled.
     """
-    from hydragnn_hpo.launching import WAITING, cancel_queued_jobs
+    from hydragnn_hpo.launching.batch_jobs import cancel_queued_jobs
+    from hydragnn_hpo.launching.schedulers import WAITING
 
     queued = [job.id for job in statuses if job.state in WAITING]
     runs = any(job.state in ("running", "suspended", "draining") for job in statuses)

@@ -8,12 +8,8 @@ from typing import Any, Self, TypeVar
 import typer
 
 from hydragnn_hpo.cli.progress import ProgressDisplay
-from hydragnn_hpo.data import (
-    BuildProgress,
-    build_store,
-    build_with_ranks,
-    work_path,
-)
+from hydragnn_hpo.data.build_plan import work_path
+from hydragnn_hpo.data.store_builder import BuildProgress, build_store, build_with_ranks
 from hydragnn_hpo.errors import ConfigError, HydraError
 from hydragnn_hpo.file_records import StoreStats
 

@@ -14,7 +14,7 @@ from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.fitted_table import FittedTable
-    from hydragnn_hpo.testing import CheckReport
+    from hydragnn_hpo.testing.check_report import CheckReport
 
 COLOURS = {"passed": "green", "failed": "bold red", "left out": "yellow"}
 

@@ -10,7 +10,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, TextIO
 
 import typer
@@ -50,34 +50,23 @@ from hydragnn_hpo.files import ADVICE, limit_umask
 from hydragnn_hpo.optional_packages import explain_import_error
 from hydragnn_hpo.sanitize import escape_controls, shorten_words
 
-COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
-    "Start": {"init": init, "plan": plan, "run": run},
-    "Use the result": {"predict": predict, "serve": serve},
-    "Look at a campaign": {
-        "status": status,
-        "dashboard": dashboard,
-        "leaderboard": leaderboard,
-        "report": report,
-        "importance": importance,
-        "compare": compare,
-        "export": export,
-    },
-    "Steer a campaign": {
-        "stop": stop,
-        "pause": pause,
-        "retry": retry,
-        "cancel": cancel,
-        "add-trials": add_trials,
-    },
-    "Machines": {"doctor": doctor, "submit": submit, "pack": pack},
-    "Develop, and get help": {
-        "trial": trial,
-        "check-layer": check_layer,
-        "reference": reference,
-        "info": info,
-    },
+COMMANDS: Mapping[str, Sequence[Callable[..., None]]] = {
+    "Start": (init, plan, run),
+    "Use the result": (predict, serve),
+    "Look at a campaign": (status, dashboard, leaderboard, report, importance, compare, export),
+    "Steer a campaign": (stop, pause, retry, cancel, add_trials),
+    "Machines": (doctor, submit, pack),
+    "Develop, and get help": (trial, check_layer, reference, info),
 }
-"""Commands by the group in which ``--help`` shows them."""
+"""Commands by the group in which ``--help`` shows them; each is named after its function."""
+
+GROUPS = (
+    ("ensemble", ensemble_command.app, "Build and inspect ensembles.", "Use the result"),
+    ("dataset", dataset_command.app, "Build and inspect graph stores.", "Data"),
+    ("machine", machine_command.app, "Inspect machine profiles.", "Machines"),
+    ("trunk", trunk_command.app, "Convert foundation models of your own.", "Data"),
+)
+"""Name, commands, help, and panel of each group of commands."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -89,33 +78,11 @@ app = typer.Typer(
     ),
 )
 for _panel, _commands in COMMANDS.items():
-    for _name, _command in _commands.items():
-        _epilog = show_examples(_name)
-        app.command(_name, rich_help_panel=_panel, epilog=_epilog)(_command)
-app.add_typer(
-    ensemble_command.app,
-    name="ensemble",
-    help="Build and inspect ensembles.",
-    rich_help_panel="Use the result",
-)
-app.add_typer(
-    dataset_command.app,
-    name="dataset",
-    help="Build and inspect graph stores.",
-    rich_help_panel="Data",
-)
-app.add_typer(
-    machine_command.app,
-    name="machine",
-    help="Inspect machine profiles.",
-    rich_help_panel="Machines",
-)
-app.add_typer(
-    trunk_command.app,
-    name="trunk",
-    help="Convert foundation models of your own.",
-    rich_help_panel="Data",
-)
+    for _command in _commands:
+        _name = _command.__name__.replace("_", "-")
+        app.command(_name, rich_help_panel=_panel, epilog=show_examples(_name))(_command)
+for _name, _app, _help, _panel in GROUPS:
+    app.add_typer(_app, name=_name, help=_help, rich_help_panel=_panel)
 app.add_typer(batch_command.app, name="batch", hidden=True)
 
 

@@ -15,7 +15,7 @@ from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import find_controller
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign import Kind
+    from hydragnn_hpo.campaign.user_requests import Kind
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the request; do not send it.")]
 TrialArgument = Annotated[str, typer.Argument(help="Name of a trial, such as t0007.")]
@@ -104,10 +104,12 @@ def _send_request(
     run_dir: Path, kind: "Kind", will: str, *, dry_run: bool, as_json: bool, **values: Any
 ) -> None:
     """Check a request against the campaign, write it, and print what will happen."""
-    from hydragnn_hpo.campaign import UserRequest, check_request, read_state, write_request
+    from hydragnn_hpo.campaign import read_state
+    from hydragnn_hpo.campaign.user_requests import UserRequest, check_request, write_request
     from hydragnn_hpo.cli.batch_view import cancel_rest_of_chain, read_job_statuses
     from hydragnn_hpo.config import CampaignConfig, load_config, parse_config
-    from hydragnn_hpo.launching import WAITING, JobRecords
+    from hydragnn_hpo.launching.batch_jobs import JobRecords
+    from hydragnn_hpo.launching.schedulers import WAITING
 
     run = RunDir(run_dir)
     records = JobRecords(run_dir)

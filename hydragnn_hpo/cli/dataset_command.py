@@ -44,7 +44,8 @@ def build(
 ) -> None:
     """Build a graph store from structures and a card."""
     from hydragnn_hpo.cli import build_progress
-    from hydragnn_hpo.data import find_communicator, run_at_root
+    from hydragnn_hpo.data.mpi_ranks import run_at_root
+    from hydragnn_hpo.data.store_builder import find_communicator
 
     comm = find_communicator(os.environ)
     stats = None
@@ -126,7 +127,7 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a graph store holds: sizes, elements, neighbours, targets by split."""
-    from hydragnn_hpo.data import describe_store
+    from hydragnn_hpo.data.store_summary import describe_store
 
     _refuse_card(store)
     overview = describe_store(store)
@@ -161,14 +162,14 @@ def check(
     """Check damage, duplicates, leakage, outliers, forces; exit 1 if that is serious."""
     from rich.console import Console
 
-    from hydragnn_hpo.data import check_store
+    from hydragnn_hpo.inspection.quality import check_store
 
     _refuse_card(store)
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())
     with console.status("reading") as line:
         result = check_store(store, tolerance=tolerance, z_limit=z_limit, progress=line.update)
     if figure is not None and result.scan is not None:
-        from hydragnn_hpo.data import describe_store
+        from hydragnn_hpo.data.store_summary import describe_store
         from hydragnn_hpo.report import draw_dataset
 
         draw_dataset(figure, describe_store(store), result.report)
@@ -215,6 +216,21 @@ def embed(
         f"{cache.path}: features of {title} for all atoms of {done} structures, "
         f'{_size(size)}; a trial with model.embedding = "{cache.trunk}" reads them'
     )
+
+
+@app.command(epilog=show_examples("dataset unstage"))
+def unstage(as_json: JsonOption = False) -> None:
+    """Remove the copies of stores on this host's disk that no process reads.
+
+    A campaign makes them again where it needs them.
+    """
+    from hydragnn_hpo.data import remove_stages
+
+    removed = [str(stage) for stage in remove_stages()]
+    if as_json:
+        typer.echo(json.dumps(removed))
+        return
+    typer.echo("\n".join(f"removed {stage}" for stage in removed) or "no stage was unused.")
 
 
 def _refuse_card(store: Path) -> None:
@@ -375,16 +391,23 @@ SUMMARIZED = {
     "vector": "; numbers are those of its length",
     "tensor": "; numbers are those of the root of the sum of its squares",
     "spectrum": "; numbers are those of the root of the sum of its squares",
-    "class": "; each label counts as 1",
 }
-"""What the numbers of a target in ``dataset info`` are, by its shape."""
+"""What the numbers of a target in ``dataset info`` are, by its shape; classes are counted."""
 
 
 def _target(name: str, target: "TargetStats", splits: Mapping[str, Any]) -> list[Any]:
     """Lay out one target: a row per split, and a line of shades per split."""
-    unit = "" if target["unit"] == "1" else f" in {shown_unit(target)}"
-    what = f"{target['level']} {target['shape']}{unit}"
-    about = f": {target['description']}" if target["description"] else ""
+    from hydragnn_hpo.config.data_config import kind_of
+
+    kind = kind_of(target)
+    unit = "" if kind.unit == "1" else f" in {kind.shown_unit}"
+    what = f"{kind.level} {kind.shape}{unit}"
+    about = f": {kind.description}" if kind.description else ""
+    if kind.shape == "class":
+        names = [split for split in splits if split != "bins"]
+        counts = {split: splits[split]["classes"] for split in names}
+        shares = {split: splits[split]["missing"] for split in names}
+        return [f"{name} ({what}){about}", _count_classes(counts, shares)]
     columns = ("split", "values", "missing", "mean", "std", "median", "min", "max")
     table = _table(columns, drop=("median", "missing"))
     lines = []
@@ -398,7 +421,19 @@ def _target(name: str, target: "TargetStats", splits: Mapping[str, Any]) -> list
         lines.append(f"  {split:<6}|{_shades(summary['counts'])}|")
     low, high = (f"{splits['bins'][end]:.4g}" for end in (0, -1))
     scale = f"{'':8}{low:<20}{high:>22}"
-    return [f"{name} ({what}{SUMMARIZED[target['shape']]}){about}", table, *lines, scale]
+    return [f"{name} ({what}{SUMMARIZED[kind.shape]}){about}", table, *lines, scale]
+
+
+def _count_classes(
+    counts: Mapping[str, Mapping[str, int]], missing: Mapping[str, float]
+) -> "FittedTable":
+    """Lay out how many labels of each class each split has, and the share without a label."""
+    table = _table(("class", *counts))
+    for name in next(iter(counts.values())):
+        table.add_row(name, *(str(of_split[name]) for of_split in counts.values()))
+    if any(missing.values()):
+        table.add_row("(missing)", *(f"{100 * share:.2g} %" for share in missing.values()))
+    return table
 
 
 def _leakage(leakage: Mapping[str, Any], limit: int) -> list[Any]:

@@ -17,16 +17,18 @@ from hydragnn_hpo import log
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.run_command import ContainerOption, PackOption
 from hydragnn_hpo.cli.tables import console, make_table
-from hydragnn_hpo.cli.words import count
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.sanitize import escape_controls
+from hydragnn_hpo.words import count
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.acceptance import Acceptance
     from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.config import ProfileConfig
-    from hydragnn_hpo.launching import Finding, JobHosts, State
+    from hydragnn_hpo.host_checks import Finding
+    from hydragnn_hpo.host_checks.doctor import JobHosts
+    from hydragnn_hpo.host_checks.doctor_checks import State
 
 MachineOption = Annotated[
     str | None,
@@ -67,7 +69,8 @@ def doctor(
 ) -> None:
     """Check this computer, or every host of the job that we are in, against its profile."""
     from hydragnn_hpo.config import find_profile
-    from hydragnn_hpo.launching import find_job_hosts, worst
+    from hydragnn_hpo.host_checks import find_job_hosts
+    from hydragnn_hpo.host_checks.doctor_checks import worst
 
     log.configure(level=30)
     held = find_job_hosts(os.environ, hosts)
@@ -87,7 +90,7 @@ def doctor(
         _show_command(profile, held, folder, as_json=as_json)
         return
     findings = examine()
-    notes = _exclude(findings, held.hosts, target) if held.kind != "here" else []
+    notes = _exclude(findings, held.hosts, target) if held.in_job else []
     _print(findings, profile, held, notes, as_json=as_json)
     if worst(findings) in ("slow", "wrong"):
         raise typer.Exit(1)
@@ -95,7 +98,7 @@ def doctor(
 
 def _check_run_directory(run_dir: Path | None, held: "JobHosts") -> None:
     """Refuse a run directory that is not there, unless bad hosts of a job may be noted in it."""
-    if run_dir is not None and held.kind == "here" and not run_dir.is_dir():
+    if run_dir is not None and not held.in_job and not run_dir.is_dir():
         raise RunError(
             f"{run_dir}: no such run directory, and no allocation whose hosts could be excluded "
             "from one; correct --run, or leave it out."
@@ -145,11 +148,10 @@ def _examine(
         folder: a folder that all hosts should see.
         quick: leave the network out.
     """
-    from hydragnn_hpo.campaign import probe_network
-    from hydragnn_hpo.launching import examine_hosts
+    from hydragnn_hpo.host_checks import examine_hosts, probe_network
 
     findings = examine_hosts(profile, held, folder=folder, environment=os.environ, machine=name)
-    if held.kind != "here" and len(held.able) > 1 and not quick:
+    if held.in_job and len(held.able) > 1 and not quick:
         findings += probe_network(name or profile.name, profile, folder, len(held.able))
     return findings
 
@@ -157,16 +159,18 @@ def _examine(
 def _profile_name(machine: str | None, run_dir: Path | None, held: "JobHosts") -> str | None:
     """Return the profile that was named, the run's, or a generic one."""
     from hydragnn_hpo.config import CampaignConfig, load_config
+    from hydragnn_hpo.launching.transports import find_scheduler
 
     if machine is None and run_dir and RunDir(run_dir).campaign.exists():
         machine = load_config(RunDir(run_dir).campaign, CampaignConfig).machine.profile
-    unnamed = {"slurm": "generic-slurm", "pbs": "generic-pbs", "here": None}
-    return machine or unnamed[held.kind]
+    if machine or not held.in_job:
+        return machine
+    return find_scheduler(held.kind).profile
 
 
 def _find_exclusion_list(run_dir: Path | None, exclude: Path | None) -> Path | None:
     """Return the list to add to; refuse a bad one before anything is started."""
-    from hydragnn_hpo.launching import read_excluded
+    from hydragnn_hpo.launching.excluded_hosts import read_excluded
 
     target = exclude or (RunDir(run_dir).excluded if run_dir else None)
     if target and target.exists():
@@ -178,7 +182,7 @@ def _show_command(
     profile: "ProfileConfig", held: "JobHosts", folder: Path, *, as_json: bool
 ) -> None:
     """Print what would be started; names of hosts may hold anything."""
-    from hydragnn_hpo.launching import make_request
+    from hydragnn_hpo.host_checks.doctor import make_request
 
     request = make_request(profile, held, folder / ".doctor", os.environ)
     argv = held.argv(request, profile.step.agents)
@@ -191,13 +195,9 @@ def _show_command(
 
 def _exclude(findings: "Sequence[Finding]", hosts: Sequence[str], target: Path | None) -> list[str]:
     """Add bad hosts to a list; return sentences about it."""
-    from hydragnn_hpo.launching import (
-        add_excluded,
-        compress_hosts,
-        find_excluded,
-        read_excluded,
-        to_exclude,
-    )
+    from hydragnn_hpo.host_checks.doctor_checks import to_exclude
+    from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded
+    from hydragnn_hpo.launching.slurm_allocation import compress_hosts, find_excluded
 
     bad = to_exclude(findings, hosts)
     known, _ = find_excluded(hosts, read_excluded(target) if target and target.exists() else ())
@@ -232,7 +232,7 @@ def _print(
         notes: about hosts to exclude.
         as_json: as one object.
     """
-    from hydragnn_hpo.launching import worst
+    from hydragnn_hpo.host_checks.doctor_checks import worst
 
     state = worst(findings)
     hosts = len(held.hosts)
@@ -284,7 +284,7 @@ class FindingRow:
 
 def rows_of(findings: "Sequence[Finding]") -> list[FindingRow]:
     """Group findings: a row for each check and state, checks as they came."""
-    from hydragnn_hpo.launching import ORDER
+    from hydragnn_hpo.host_checks.doctor_checks import ORDER
 
     groups: dict[str, dict[State, list[Finding]]] = {}
     for finding in findings:
@@ -307,7 +307,7 @@ def rows_of(findings: "Sequence[Finding]") -> list[FindingRow]:
 
 def where_of(alike: "Sequence[Finding]", total: int) -> str:
     """Name the hosts of some findings: pairs, a host list, a count, or ``here``."""
-    from hydragnn_hpo.launching import compress_hosts, sort_by_number
+    from hydragnn_hpo.launching.slurm_allocation import compress_hosts, sort_by_number
 
     pairs = [f"{f.hosts[0]} - {f.hosts[1]}" for f in alike if len(f.hosts) == 2]
     if pairs:

@@ -26,18 +26,16 @@ from hydragnn_hpo.cli.examples import show_examples
 from hydragnn_hpo.cli.tables import console, ensemble_table, make_table, print_verdict
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.words import fixed
 
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign import State
     from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.data import Rules
-    from hydragnn_hpo.ensemble import (
-        ArtefactContent,
-        PickResult,
-        PickTable,
-        PruneEffect,
-        Structures,
-    )
+    from hydragnn_hpo.ensemble import ArtefactContent
+    from hydragnn_hpo.ensemble.pick import PickResult, PickTable
+    from hydragnn_hpo.ensemble.prune import PruneEffect
+    from hydragnn_hpo.ensemble.structure_batches import Structures
     from hydragnn_hpo.file_records import EnsembleTable
 
 app = typer.Typer(no_args_is_help=True)
@@ -106,7 +104,9 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Check every checksum and show what an ensemble predicts, from what data, by whom."""
-    from hydragnn_hpo.ensemble import find_constants, read_artefact, render_model_card
+    from hydragnn_hpo.ensemble import read_artefact
+    from hydragnn_hpo.ensemble.artefact import find_constants
+    from hydragnn_hpo.ensemble.model_card import render_model_card
 
     content = read_artefact(ensemble_file(path))
     if card:
@@ -193,7 +193,7 @@ def _members_table(content: "ArtefactContent") -> "FittedTable":
         shares = sorted(member.weights.values())
         weight = " to ".join(dict.fromkeys(f"{share:.3f}" for share in (shares[0], shares[-1])))
         numbers = f"{_count_weights(content, member.trial):,}"
-        table.add_row(member.trial, net, numbers, weight, f"{member.objective:.4f}")
+        table.add_row(member.trial, net, numbers, weight, fixed(member.objective))
     return table
 
 
@@ -208,7 +208,8 @@ def prune(
     as_json: JsonOption = False,
 ) -> None:
     """Take members out: faster, smaller; intervals are made again from the calibration split."""
-    from hydragnn_hpo.ensemble import choose_members, prune_members, read_artefact, write_artefact
+    from hydragnn_hpo.ensemble import prune_members, read_artefact, write_artefact
+    from hydragnn_hpo.ensemble.prune import choose_members
 
     source = ensemble_file(path)
     if out.exists() and (out.is_dir() or out.samefile(source)):
@@ -263,8 +264,9 @@ def export(
 
     Trials and epochs of a campaign for other programs: hydragnn-hpo export.
     """
-    from hydragnn_hpo.ensemble import Ensemble, refuse_to_replace
+    from hydragnn_hpo.ensemble import Ensemble
     from hydragnn_hpo.ensemble import export_program as write
+    from hydragnn_hpo.ensemble.structure_batches import refuse_to_replace
 
     archive = ensemble_file(path)
     ensemble = Ensemble.load(archive, precision=precision, trust=trust or ())
@@ -306,7 +308,7 @@ def build(
 
 def _describe_build(run: RunDir, state: "State", reseed: int) -> str:
     """Return what would be done, as a sentence."""
-    from hydragnn_hpo.campaign import choose_replicates
+    from hydragnn_hpo.campaign.promotion import choose_replicates
 
     first = ""
     if again := choose_replicates(state, reseed):
@@ -317,7 +319,7 @@ def _describe_build(run: RunDir, state: "State", reseed: int) -> str:
 
 def _build_here(run: RunDir, nets: int) -> "EnsembleTable":
     """Build in this process, from the trials that the run has."""
-    from hydragnn_hpo.ensemble import build_ensemble
+    from hydragnn_hpo.ensemble_build import build_ensemble
     from hydragnn_hpo.report import draw_parity
 
     table = build_ensemble(run.path, keep=nets)
@@ -373,7 +375,7 @@ def selection_table(table: "EnsembleTable") -> "FittedTable":
             str(len(mix["members"])),
             f"{mix['flops_per_graph'] / 1e6:.3g}",
             f"{mix['sel_loss']:.4f}",
-            *(f"{mix['sel_mae'][name]:.4f}" for name in heads),
+            *(fixed(mix["sel_mae"][name]) for name in heads),
             style="bold" if kept else None,
         )
     return out
@@ -424,17 +426,10 @@ def pick(
     as_json: JsonOption = False,
 ) -> None:
     """Pick the structures of a pool that are worth a label: uncertain, and not all alike."""
-    from hydragnn_hpo.ensemble import (
-        Ensemble,
-        PickRequest,
-        check_picks_format,
-        device_of,
-        list_input_sources,
-        make_ranking,
-        pick_structures,
-        refuse_to_replace,
-        write_picks,
-    )
+    from hydragnn_hpo.ensemble import Ensemble, PickRequest, list_input_sources, pick_structures
+    from hydragnn_hpo.ensemble.engine import device_of
+    from hydragnn_hpo.ensemble.pick import check_picks_format, make_ranking, write_picks
+    from hydragnn_hpo.ensemble.structure_batches import refuse_to_replace
 
     check_picks_format(out)
     if trunk is not None or ensemble is None:
@@ -476,13 +471,9 @@ def _pick_unlike(
     Returns:
         The picks, written to ``out``; None if only told.
     """
-    from hydragnn_hpo.ensemble import (
-        list_input_sources,
-        pick_unlike,
-        refuse_to_replace,
-        rules_for,
-        write_picks,
-    )
+    from hydragnn_hpo.ensemble import list_input_sources
+    from hydragnn_hpo.ensemble.pick import pick_unlike, write_picks
+    from hydragnn_hpo.ensemble.structure_batches import refuse_to_replace, rules_for
     from hydragnn_hpo.model.trunks import load_trunk
 
     model = load_trunk(trunk)
@@ -499,7 +490,7 @@ def _pick_unlike(
 
 
 def _print_picks(picked: "PickResult", out: Path, *, as_json: bool) -> None:
-    from hydragnn_hpo.ensemble import picks_to_plain
+    from hydragnn_hpo.ensemble.pick import picks_to_plain
 
     plain = picks_to_plain(picked)
     if as_json:

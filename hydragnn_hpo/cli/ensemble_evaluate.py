@@ -24,7 +24,9 @@ from hydragnn_hpo.sanitize import escape_controls
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.config import CardConfig, TargetConfig
-    from hydragnn_hpo.ensemble import Ensemble, Evaluation, LabelledStructures
+    from hydragnn_hpo.ensemble import Ensemble
+    from hydragnn_hpo.ensemble_build import Evaluation
+    from hydragnn_hpo.ensemble_build.evaluation import LabelledStructures
 
 _PLAIN = (
     ("rows", "values"),
@@ -134,8 +136,10 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Compare predictions and their error bars with labels: a table, JSON, figures."""
-    from hydragnn_hpo.ensemble import Ensemble, device_of, is_store
-    from hydragnn_hpo.ensemble import evaluate_ensemble as judge
+    from hydragnn_hpo.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.engine import device_of
+    from hydragnn_hpo.ensemble.structure_batches import is_store
+    from hydragnn_hpo.ensemble_build import evaluate_ensemble as judge
 
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
     known = _card(files, card)
@@ -168,7 +172,7 @@ def _print(done: "Evaluation", *, apart: bool) -> None:
 def _card(files: list[Path], card: Path | None) -> "CardConfig | None":
     """Read the card that was named, or the one in the store."""
     from hydragnn_hpo.config import CardConfig, load_config
-    from hydragnn_hpo.ensemble import is_store
+    from hydragnn_hpo.ensemble.structure_batches import is_store
 
     stores = [path for path in files if is_store(path)]
     if not stores:
@@ -181,7 +185,7 @@ def _card(files: list[Path], card: Path | None) -> "CardConfig | None":
 def _labels(
     model: "Ensemble", card: "CardConfig | None", options: list[str]
 ) -> "dict[str, TargetConfig]":
-    from hydragnn_hpo.ensemble import match_card_labels, parse_label_options
+    from hydragnn_hpo.ensemble_build.evaluation import match_card_labels, parse_label_options
 
     if (card is None) == (not options):
         raise ConfigError(
@@ -203,7 +207,8 @@ def _labelled(
 ) -> "Iterator[LabelledStructures]":
     from dataclasses import replace
 
-    from hydragnn_hpo.ensemble import is_store, read_labelled, read_split
+    from hydragnn_hpo.ensemble.structure_batches import is_store
+    from hydragnn_hpo.ensemble_build.evaluation import read_labelled, read_split
 
     if is_store(files[0]):
         return read_split(files[0], split, model.cutoff)

@@ -63,6 +63,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dataset build": ("hydragnn-hpo dataset build my.toml --out my.bp",),
     "dataset info": ("hydragnn-hpo dataset info my.bp",),
     "dataset check": ("hydragnn-hpo dataset check my.bp",),
+    "dataset unstage": ("hydragnn-hpo dataset unstage",),
     "dataset embed": (
         "hydragnn-hpo dataset embed my.bp --trunk chgnet",
         "hydragnn-hpo dataset embed my.bp --trunk trunks/my_mace.json",

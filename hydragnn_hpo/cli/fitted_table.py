@@ -67,7 +67,6 @@ class FittedTable:
         self.caption = ""
         self.columns: list[FittedColumn] = []
         self._rows: list[tuple[list[Text], str | None]] = []
-        self._sections: set[int] = set()
         self._layout = {**layout, "box": box}
 
     def add_texts(self, *titles: str, no_wrap: bool = False) -> None:
@@ -83,10 +82,6 @@ class FittedTable:
         texts = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
         blank = [Text() for _ in self.columns[len(texts) :]]
         self._rows.append((texts + blank, style))
-
-    def add_section(self) -> None:
-        """Draw a line below the last row."""
-        self._sections.add(len(self._rows) - 1)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the table with the columns that the terminal has room for."""
@@ -134,9 +129,8 @@ class FittedTable:
             table.add_column(
                 Text(column.title), justify=column.justify, width=width, overflow="fold"
             )
-        for number, (row, style) in enumerate(self._rows):
-            texts = [row[place] for place in shown]
-            table.add_row(*texts, style=style, end_section=number in self._sections)
+        for row, style in self._rows:
+            table.add_row(*(row[place] for place in shown), style=style)
         return table
 
 

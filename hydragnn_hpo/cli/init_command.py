@@ -82,28 +82,35 @@ def init(
     dry_run: DryRunOption = False,
 ) -> None:
     """Inspect data, and write a commented card and campaign that fit it and this machine."""
-    from hydragnn_hpo import pipeline
+    from hydragnn_hpo.pipeline import (
+        InitRequest,
+        init_from_card,
+        init_from_files,
+        is_card,
+        write_files,
+    )
+    from hydragnn_hpo.pipeline.init_files import parse_units
 
-    request = pipeline.InitRequest(tuple(conv or ()), tuple(target or ()), minutes, trunks)
+    request = InitRequest(tuple(conv or ()), tuple(target or ()), minutes, trunks)
     if not all(files):
         raise ConfigError("one of the names is empty: name data files, folders, or a card.")
-    if pipeline.is_card(files):
+    if is_card(files):
         if unit:
             raise ConfigError(
                 "--unit is for data files: leave it out, a card says its units itself."
             )
-        text = pipeline.init_from_card(files[0], request)
+        text = init_from_card(files[0], request)
         if out is None or dry_run:
             typer.echo(text, nl=False)
             return
-        pipeline.write_files({out: text})
+        write_files({out: text})
         typer.echo(f"wrote {out}; next: hydragnn-hpo run {out}")
         return
-    units = pipeline.parse_units(unit or ())
+    units = parse_units(unit or ())
     paths = [Path(name) for name in files]
-    made = pipeline.init_from_files(paths, request, units, out or Path(), _show_activity)
+    made = init_from_files(paths, request, units, out or Path(), _show_activity)
     if not dry_run:
-        pipeline.write_files({made.card: made.card_text, made.campaign: made.campaign_text})
+        write_files({made.card: made.card_text, made.campaign: made.campaign_text})
     _show_result(made, dry_run=dry_run)
 
 
@@ -121,7 +128,7 @@ def _show_activity(what: str) -> Iterator[None]:
 
 def _show_result(result: "InitResult", *, dry_run: bool) -> None:
     """Print what the data hold, what is proposed, what to check, and the next command."""
-    from hydragnn_hpo.data import UNKNOWN
+    from hydragnn_hpo.inspection import UNKNOWN
     from hydragnn_hpo.pipeline import (
         describe_data,
         describe_search,
@@ -161,8 +168,8 @@ def _tabulate_targets(result: "InitResult") -> "FittedTable":
     table = make_table(drop=("why",))
     table.add_texts("target", "of", "unit", "predicted", "values", "why")
     for target in result.inspection.proposals.targets:
-        kind = "structure" if target.level == "graph" else "atom"
-        kind += "" if target.shape == "scalar" else f", {target.shape}"
+        kind = "structure" if target.config.level == "graph" else "atom"
+        kind += "" if target.config.shape == "scalar" else f", {target.config.shape}"
         unit = target.unit.name + _CERTAINTY.get(target.unit.sure, "")
         head = "yes" if target.name in result.heads else "no"
         why = [*target.why]

@@ -52,7 +52,7 @@ def show(
     for title, lines in (
         ("not set: found where it runs, or not needed", [", ".join(list_unset(profile))]),
         ("where its numbers come from", [f"- {line}" for line in config.source]),
-        ("doubtful", [f"- {line}" for line in profile.warnings]),
+        ("doubtful", [f"- {line}" for line in list_warnings(profile)]),
     ):
         if lines:
             screen.out(f"\n{title}", style="bold")
@@ -63,7 +63,8 @@ def show(
 @app.command("list", epilog=show_examples("machine list"))
 def list_(as_json: JsonOption = False) -> None:
     """List the shipped profiles."""
-    from hydragnn_hpo.config import find_profile, known_profiles
+    from hydragnn_hpo.config import find_profile
+    from hydragnn_hpo.config.machine import known_profiles
 
     profiles = [find_profile(name) for name in known_profiles()]
     if not as_json:
@@ -93,13 +94,20 @@ def to_plain(profile: "Profile") -> dict[str, Any]:
         "files": [short_path(file) for file in profile.files],
         "values": values,
         "origins": {key: short_path(file) if file else DEFAULT for key, file in origins.items()},
-        "warnings": list(profile.warnings),
+        "warnings": list_warnings(profile),
     }
+
+
+def list_warnings(profile: "Profile") -> list[str]:
+    """Return sentences on doubtful values of a profile, also those that packages may bring."""
+    from hydragnn_hpo.launching.transports import find_batch_doubts
+
+    return [*profile.warnings, *find_batch_doubts(profile.config)]
 
 
 def short_path(path: Path) -> str:
     """Return the name by which a user knows a file: shipped ones from ``launch`` on."""
-    from hydragnn_hpo.config import PROFILES
+    from hydragnn_hpo.config.machine import PROFILES
 
     ours = path.resolve().parent == resource_path(PROFILES).resolve()
     return f"{PROFILES}/{path.name}" if ours else str(path)

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from hydragnn_hpo.cli.arguments import (
+    CampaignArgument,
     JsonOption,
     SetOption,
     campaign_option,
-    complete_campaign,
     machine_option,
     parse_count,
 )
@@ -18,15 +18,7 @@ from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.run_command import MachineOption
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import RunDir
-
-CampaignArgument = Annotated[
-    str,
-    typer.Argument(
-        help="Campaign file, or the name of a shipped one.",
-        autocompletion=complete_campaign,
-    ),
-]
-
+from hydragnn_hpo.resources import find_resource
 
 HostsOption = Annotated[
     int | None,
@@ -77,19 +69,23 @@ def plan(
 ) -> None:
     """Forecast time and cost of a campaign with the real planner."""
     from hydragnn_hpo.cli import plan_report
-    from hydragnn_hpo.pipeline import parse_settings
+    from hydragnn_hpo.pipeline import load_campaign, plan_campaign
+    from hydragnn_hpo.pipeline.campaign_changes import parse_settings
+    from hydragnn_hpo.planning import PlanRequest
 
     if figure is not None and figure.suffix.lower() != ".png":
         raise ConfigError(f"--figure {figure}: is drawn as PNG; give it a name that ends in .png.")
     changes = parse_settings(settings or ())
-    request = plan_report.PlanRequest(machine, hosts, slots, trials, structures, failures, changes)
     if RunDir(Path(campaign)).campaign.exists():
         raise ConfigError(
             f"{campaign}: is a run: 'hydragnn-hpo report {campaign}' shows predicted and actual "
             "times, 'hydragnn-hpo status' what is left; plan takes a campaign file."
         )
+    source = find_resource(campaign, "workflows")
     with ProgressDisplay("drawing trials", quiet=as_json) as display:
-        planned = plan_report.plan_campaign(campaign, request, display)
+        config = load_campaign(source, changes, profile=machine)
+        request = PlanRequest(hosts, slots, trials, structures, failures)
+        planned = plan_campaign(config, source, request, display.show_work)
     if figure is not None:
         plan_report.draw_plan(planned, figure)
     if as_json:

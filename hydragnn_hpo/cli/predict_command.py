@@ -6,10 +6,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,19 +24,20 @@ from hydragnn_hpo.cli.arguments import (
 )
 from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.tables import console, make_table
-from hydragnn_hpo.cli.words import count
 from hydragnn_hpo.errors import ConfigError, HydraError
+from hydragnn_hpo.words import count, fixed
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.fitted_table import FittedTable
-    from hydragnn_hpo.ensemble import (
-        Manifest,
+    from hydragnn_hpo.ensemble import HeadEntry, Manifest
+    from hydragnn_hpo.ensemble.predict_file import PredictRequest
+    from hydragnn_hpo.ensemble.predict_output import (
+        OutputColumns,
         PartHeader,
         PredictedRows,
         PredictOutcome,
-        PredictRequest,
     )
-    from hydragnn_hpo.launching import LauncherInfo
+    from hydragnn_hpo.launching.rank_environment import LauncherInfo
 
 FilesArgument = Annotated[
     list[Path],
@@ -73,6 +74,9 @@ DevicesOption = Annotated[
 ROWS = 20
 """Largest number of structures in the table on the terminal."""
 
+MOST_CLASSES = 3
+"""Classes that a cell of that table names, the most probable first."""
+
 
 def predict(
     files: FilesArgument,
@@ -89,7 +93,7 @@ def predict(
 ) -> None:
     """Predict properties with standard deviation and intervals, in the targets' units."""
     own_rank = find_own_rank()
-    from hydragnn_hpo.ensemble import PredictRequest
+    from hydragnn_hpo.ensemble.predict_file import PredictRequest
 
     request = PredictRequest(
         files=tuple(str(shipped_or_path(path)) for path in files),
@@ -139,7 +143,11 @@ def find_own_rank() -> "LauncherInfo | None":
     Also limits the process to its share of the host's threads. Call it before torch is imported:
     torch reads the number of threads at import.
     """
-    from hydragnn_hpo.launching import RANK_VARIABLES, bind_threads, detect_launcher
+    from hydragnn_hpo.launching.rank_environment import (
+        RANK_VARIABLES,
+        bind_threads,
+        detect_launcher,
+    )
 
     if not any(name in os.environ for name in RANK_VARIABLES):
         return None
@@ -155,7 +163,7 @@ def _check_ranks(request: "PredictRequest", device: str) -> None:
     Raises:
         ConfigError: the ranks would read standard input, print to the terminal, or share a device.
     """
-    from hydragnn_hpo.ensemble import AUTO
+    from hydragnn_hpo.ensemble.engine import AUTO
 
     if device != AUTO:
         raise ConfigError(
@@ -173,7 +181,7 @@ def _predict_as_rank(request: "PredictRequest", own_rank: "LauncherInfo") -> "Pr
     Raises:
         Exit: this rank is done, and another rank prints the outcome or the error.
     """
-    from hydragnn_hpo.ensemble import predict_as_rank
+    from hydragnn_hpo.ensemble.multi_rank import predict_as_rank
 
     try:
         outcome = predict_as_rank(request, own_rank.rank, own_rank.local)
@@ -188,7 +196,7 @@ def _predict_as_rank(request: "PredictRequest", own_rank: "LauncherInfo") -> "Pr
 
 def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> "PredictOutcome":
     """Predict into a file, one chunk at a time."""
-    from hydragnn_hpo.ensemble import predict_chunks
+    from hydragnn_hpo.ensemble.predict_file import predict_chunks
 
     request.parts.refuse_second_writer()
     with request.open_output(device) as pipeline, request.parts.hold() as lease:
@@ -216,13 +224,15 @@ def _to_screen(
     request: "PredictRequest", device: str, *, streamed: bool, as_json: bool
 ) -> "PredictOutcome":
     """Print a table of the first structures, or, with JSON or streaming, all structures."""
-    from hydragnn_hpo.ensemble import OutputFormat, PredictOutcome, make_writer, stream_rows
+    from hydragnn_hpo.ensemble import OutputFormat
+    from hydragnn_hpo.ensemble.predict_file import make_writer, stream_rows
+    from hydragnn_hpo.ensemble.predict_output import PredictOutcome
 
     outcome = PredictOutcome()
     with request.open_input(device) as (model, columns, reader):
         rows = stream_rows(model, columns, reader, outcome)
         if not streamed and not as_json:
-            _print_table(model.manifest, rows, outcome)
+            _print_table(columns, rows, outcome)
             return outcome
         lines = OutputFormat.JSON_LINES if as_json else OutputFormat.CSV
         form = lines if streamed else OutputFormat.JSON
@@ -247,7 +257,7 @@ def _hold_back(contents: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _print_table(
-    manifest: "Manifest", rows: "Iterable[PredictedRows]", outcome: "PredictOutcome"
+    columns: "OutputColumns", rows: "Iterable[PredictedRows]", outcome: "PredictOutcome"
 ) -> None:
     """Print a table of the first structures, and stop predicting when it is full."""
     shown: list[PredictedRows] = []
@@ -256,10 +266,10 @@ def _print_table(
         if outcome.structures > ROWS:
             break
     if outcome.failed < outcome.structures:  # else there are errors only, which say more
-        console().print(render_table(manifest, shown, ROWS))
+        console().print(render_table(columns, shown, ROWS))
 
 
-class PredictProgress:
+class PredictProgress(ProgressDisplay):
     """Counts predicted structures, and shows them with their rate; use it as a context manager."""
 
     def __init__(self, total: int | None, *, quiet: bool = False) -> None:
@@ -269,23 +279,16 @@ class PredictProgress:
             total: number of structures; None if unknown.
             quiet: show nothing.
         """
-        self.display = ProgressDisplay("predicting structures", total=total, quiet=quiet)
+        super().__init__("predicting structures", total=total, quiet=quiet)
         self._began = time.monotonic()
         self._before = self._here = self._of_chunk = 0
-
-    def __enter__(self) -> Self:
-        self.display.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.display.__exit__(*error)
 
     def on_batch(self, structures: int) -> None:
         """Count a batch of a chunk that goes on, and show the progress."""
         self._of_chunk += structures
         here = self._here + self._of_chunk
         rate = here / max(time.monotonic() - self._began, 1e-6)
-        self.display.show(self._before + here, f"{rate:.3g} structures/s")
+        self.show(self._before + here, f"{rate:.3g} structures/s")
 
     def on_chunk(self, header: "PartHeader", before: bool) -> None:
         """Count a finished chunk, and show the progress.
@@ -302,7 +305,7 @@ class PredictProgress:
 
 def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
     """Print the files written and, on stderr, errors and warnings."""
-    from hydragnn_hpo.ensemble import EXTXYZ_SUFFIXES
+    from hydragnn_hpo.ensemble.predict_output import EXTXYZ_SUFFIXES
 
     for path in outcome.files:
         print(f"wrote {path}", file=sys.stderr if quiet else sys.stdout, flush=True)
@@ -329,47 +332,92 @@ def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
         typer.echo(line, err=True)
 
 
-def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: int) -> "FittedTable":
-    """Build a table of graph-level predictions; node-level values are left out.
+def render_table(
+    columns: "OutputColumns", some: "Iterable[PredictedRows]", most: int
+) -> "FittedTable":
+    """Build a table of numbers and classes of structures; other values are left out.
 
     Args:
-        manifest: heads and their units.
+        columns: heads with their units, and the levels of the intervals.
         some: structures and their predictions, in order.
         most: largest number of rows.
     """
-    heads = manifest.heads.items()
-    graph = {n: head for n, head in heads if (head.level, head.shape) == ("graph", "scalar")}
-    titles = [f"{name.replace('_', ' ')}\n[{head.shown_unit}]" for name, head in graph.items()]
-    table = make_table("Mean, standard deviation, [90 % interval]", drop=titles[:0:-1])
+    manifest = columns.manifest
+    shown = {
+        name: head
+        for name, head in manifest.heads.items()
+        if head.level == "graph" and head.shape in ("scalar", "class")
+    }
+    titles = {name: _title(name, head) for name, head in shown.items()}
+    kinds = {head.shape for head in shown.values()}
+    intervals = ", ".join(f"[{level} % interval]" for level in columns.levels)
+    cells = [f"Mean, standard deviation, {intervals}"] if kinds != {"class"} else []
+    cells += ["classes with their probabilities"] if "class" in kinds else []
+    table = make_table("; ".join(cells).capitalize(), drop=[*titles.values()][:0:-1])
     table.add_texts("structure")
-    table.add_numbers(*titles)
+    for name, title in titles.items():
+        (table.add_texts if shown[name].shape == "class" else table.add_numbers)(title)
     table.add_texts("trust")
-    lines = [line for rows in some for line in _table_lines(rows, list(graph))]
+    lines = [line for rows in some for line in _table_lines(rows, shown, columns.levels)]
     for line in lines[:most]:
         table.add_row(*line)
     notes = []
-    if len(graph) < len(manifest.heads):
-        shapes = {head.shape for _, head in heads}
-        what = "values per atom, and spectra" if "spectrum" in shapes else "values per atom"
-        notes.append(f"{what}: add --out NAME.csv or --out NAME.extxyz")
+    if omitted := _name_omitted(manifest):
+        notes.append(f"{omitted}: add --out NAME.csv or --out NAME.extxyz")
     if len(lines) > most:
         notes.append(f"the first {most}; all of them with --out NAME.csv")
     table.caption = "\n".join(notes)
     return table
 
 
-def _table_lines(rows: "PredictedRows", heads: list[str]) -> Iterable[list[str]]:
+def _title(name: str, head: "HeadEntry") -> str:
+    """Return the title of a head's column; a class has no unit."""
+    words = name.replace("_", " ")
+    return words if head.shape == "class" else f"{words}\n[{head.shown_unit}]"
+
+
+def _name_omitted(manifest: "Manifest") -> str:
+    """Name the kinds of values that a table of structures lacks; empty if it has all."""
+    kinds = {head.shape if head.level == "graph" else "node" for head in manifest.heads.values()}
+    words = ["values per atom"] if "node" in kinds else []
+    words += ["vectors and tensors"] if kinds & {"vector", "tensor"} else []
+    words += ["spectra"] if "spectrum" in kinds else []
+    return ", and ".join(words)
+
+
+def _table_lines(
+    rows: "PredictedRows", heads: "Mapping[str, HeadEntry]", levels: Sequence[int]
+) -> Iterable[list[str]]:
     for _, row, name, _ in rows.each():
         if row is None:
             yield [name, *["-"] * len(heads), "not predicted"]
             continue
         cells = []
-        for head in heads:
-            p = rows.prediction.heads[head]
-            mean, std = p.mean[row, 0], p.std[row, 0]
-            shown = f"{mean:.3f} +- {std:.3f}  [{p.lo90[row, 0]:.3f}, {p.hi90[row, 0]:.3f}]"
-            cells.append("missing" if math.isnan(mean) else shown)
+        for key, entry in heads.items():
+            head = rows.prediction.heads[key]
+            if math.isnan(head.mean[row, 0]):
+                cells.append("missing")
+            elif entry.shape == "class":
+                cells.append(_list_classes(head.mean[row].tolist(), entry.classes or ()))
+            else:
+                cells.append(_show_number(head.columns(levels)[row].tolist()))
         yield [name, *cells, rows.prediction.trust[row]]
+
+
+def _show_number(values: Sequence[float]) -> str:
+    """Return a number with its standard deviation and its intervals, all columns of its head."""
+    mean, std, _, *ends = values
+    bounds = [fixed(end, 3) for end in ends]
+    pairs = zip(bounds[::2], bounds[1::2], strict=True)
+    intervals = " ".join(f"[{low}, {high}]" for low, high in pairs)
+    return f"{fixed(mean, 3)} +- {fixed(std, 3)}  {intervals}"
+
+
+def _list_classes(probabilities: Sequence[float], classes: Sequence[str]) -> str:
+    """List the most probable classes with their probabilities."""
+    pairs = sorted(zip(probabilities, classes, strict=True), key=lambda pair: -pair[0])
+    listed = ", ".join(f"{name} {probability:.2f}" for probability, name in pairs[:MOST_CLASSES])
+    return f"{listed}, ..." if len(pairs) > MOST_CLASSES else listed
 
 
 def _split_list(text: str) -> tuple[str, ...]:

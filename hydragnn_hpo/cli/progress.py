@@ -55,6 +55,19 @@ class ProgressDisplay:
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, description=what, total=total, completed=0)
 
+    def show_work(self, what: str, done: int, total: int) -> None:
+        """Show how much is done of some work, whose amount may grow.
+
+        Args:
+            what: what is being done; other work than before begins at zero.
+            done: how many.
+            total: how many there are so far.
+        """
+        if what != self.what:
+            self.begin(what, total)
+        self.total = total
+        self.show(done)
+
     def show(self, done: int, note: str = "") -> None:
         """Show how much is done; where there is no terminal, now and then.
 

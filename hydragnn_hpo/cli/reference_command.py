@@ -28,7 +28,7 @@ def find_settings(part: str) -> Iterator[str]:
     Raises:
         ConfigError: no setting matches.
     """
-    from hydragnn_hpo.cli.reference_pages import NEEDED, read_settings
+    from hydragnn_hpo.cli.reference_settings import NEEDED, read_settings
 
     rows = list(read_settings())
     exact = [row for row in rows if f".{row[1].name}".endswith(f".{part}")]

@@ -24,7 +24,9 @@ from hydragnn_hpo.log import configure
 from hydragnn_hpo.sanitize import escape_controls
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.report import Cell, Importance, RunTable
+    from hydragnn_hpo.report.compare import RunTable
+    from hydragnn_hpo.report.importance import Importance
+    from hydragnn_hpo.report.page_blocks import Cell
 
 PortOption = Annotated[
     int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")
@@ -103,13 +105,9 @@ def importance(
     as_json: JsonOption = False,
 ) -> None:
     """Show which searched parameters decide accuracy, cost, memory and failures."""
-    from hydragnn_hpo.report import (
-        METHODS,
-        analyse_importance,
-        choose_targets,
-        observe_trials,
-        read_facts,
-    )
+    from hydragnn_hpo.report import read_facts
+    from hydragnn_hpo.report.importance import METHODS, analyse_importance
+    from hydragnn_hpo.report.observations import choose_targets, observe_trials
 
     keys = _choose_importance_targets(target, head)
     facts = read_facts(RunDir(run_dir))
@@ -191,7 +189,7 @@ def compare(
     """Compare campaigns: search spaces, winners, and what it cost to reach an error."""
     import msgspec
 
-    from hydragnn_hpo.report import compare_runs, read_campaigns, tabulate_comparison
+    from hydragnn_hpo.report.compare import compare_runs, read_campaigns, tabulate_comparison
 
     levels = [_parse_reach(text) for text in reach or ()]
     comparison = compare_runs(read_campaigns(runs), levels)

@@ -22,7 +22,6 @@ from hydragnn_hpo.cli.arguments import (
     machine_option,
 )
 from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table, print_verdict
-from hydragnn_hpo.cli.words import energy
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
@@ -30,13 +29,14 @@ from hydragnn_hpo.leases import LeaseTaken
 from hydragnn_hpo.optional_packages import is_installed, missing_sentence
 from hydragnn_hpo.resources import find_resource
 from hydragnn_hpo.sanitize import escape_line, shorten_words
+from hydragnn_hpo.words import energy
 
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign import ShutdownRequest
     from hydragnn_hpo.config import CampaignConfig
     from hydragnn_hpo.file_records import RunFigures, RunSummary
     from hydragnn_hpo.launching import Backend
-    from hydragnn_hpo.pipeline import Changes
+    from hydragnn_hpo.pipeline.campaign_changes import Changes
 
 
 def _named_directory(text: str) -> Path:
@@ -63,7 +63,9 @@ SlotsOption = Annotated[
 ]
 BackendOption = Annotated[
     str | None,
-    machine_option(help="local, slurm, mpiexec or ray; by default as in the campaign file."),
+    machine_option(
+        help="local, slurm, mpiexec, ray or a package's; by default as in the campaign file."
+    ),
 ]
 
 
@@ -131,8 +133,8 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a campaign from data to one ensemble file; the same command resumes it."""
-    from hydragnn_hpo.launching import read_excluded
-    from hydragnn_hpo.pipeline import parse_settings
+    from hydragnn_hpo.launching.excluded_hosts import read_excluded
+    from hydragnn_hpo.pipeline.campaign_changes import parse_settings
 
     log.configure(level=logging.WARNING)
     source = find_resource(campaign, "workflows")
@@ -167,7 +169,8 @@ def _load(
     Returns:
         The campaign, its run directory, and the name of each card by its path.
     """
-    from hydragnn_hpo.pipeline import check_campaign_file, fit_to_time, load_campaign
+    from hydragnn_hpo.pipeline import check_campaign_file, load_campaign
+    from hydragnn_hpo.pipeline.campaign_changes import fit_to_time
 
     if minutes is not None:
         run = None if run_dir is None else RunDir(run_dir)
@@ -206,7 +209,7 @@ def _start(
         The run directory, and the content of ``summary.json``.
     """
     from hydragnn_hpo.campaign import open_run
-    from hydragnn_hpo.launching import add_excluded
+    from hydragnn_hpo.launching.excluded_hosts import add_excluded
     from hydragnn_hpo.pipeline import forget_run
 
     opened = open_run(config, target)
@@ -240,10 +243,10 @@ class PlannedStart(TypedDict):
 
 
 def _plan_start(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> PlannedStart:
-    from hydragnn_hpo.launching import detect_slots, layout_of, site_of
+    from hydragnn_hpo.launching import detect_slots, find_backend, layout_of, site_of
 
     machine = config.machine
-    here = config.machine.backend == "local"
+    here = find_backend(machine.backend).tethered
     layout = layout_of(site_of(machine)) if here else None
     slots = detect_slots(machine.slots, lanes=machine.lanes, layout=layout) if here else ()
     return {
@@ -316,8 +319,8 @@ def _join(
     Raises:
         RunError: the campaign does not accept these hosts.
     """
-    from hydragnn_hpo.campaign import AllocationMember
-    from hydragnn_hpo.launching import DRAINED
+    from hydragnn_hpo.campaign.joining import AllocationMember
+    from hydragnn_hpo.launching.batch_jobs import DRAINED
     from hydragnn_hpo.pipeline import make_shutdown_request
 
     pause = make_shutdown_request()
@@ -347,9 +350,9 @@ def _run(
     reseed: int = 0,
 ) -> "RunSummary":
     from hydragnn_hpo.campaign import Drained
-    from hydragnn_hpo.cli.run_progress import RunProgress
-    from hydragnn_hpo.launching import DRAINED
+    from hydragnn_hpo.launching.batch_jobs import DRAINED
     from hydragnn_hpo.pipeline import RunSettings, run_campaign
+    from hydragnn_hpo.report import RunProgress
 
     display = RunProgress(config.search.trials, quiet)
     settings = RunSettings(make, pause, display, _warn_of_report, reseed)

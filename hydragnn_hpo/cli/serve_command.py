@@ -17,7 +17,8 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.log import configure
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.ensemble import Ensemble, Limits
+    from hydragnn_hpo.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.serve import Limits
     from hydragnn_hpo.http_service import Token
 
 HostOption = Annotated[str, typer.Option(help="Address; loopback unless told.")]
@@ -48,7 +49,9 @@ def serve(
     dry_run: DryRunOption = False,
 ) -> None:
     """Serve predictions over HTTP, to those who have the token, until stopped."""
-    from hydragnn_hpo.ensemble import Ensemble, Limits, device_of
+    from hydragnn_hpo.ensemble import Ensemble
+    from hydragnn_hpo.ensemble.engine import device_of
+    from hydragnn_hpo.ensemble.serve import Limits
     from hydragnn_hpo.http_service import find_token, is_loopback
 
     token = find_token(token_file, os.environ)
@@ -68,7 +71,7 @@ def _run(
     model: "Ensemble", token: "Token", limits: "Limits", address: tuple[str, int], heads: str
 ) -> None:
     """Listen, say where, and serve until stopped."""
-    from hydragnn_hpo.ensemble import make_app
+    from hydragnn_hpo.ensemble.serve import make_app
     from hydragnn_hpo.http_service import listen, serve_on
 
     configure()

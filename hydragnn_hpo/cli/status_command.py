@@ -16,18 +16,18 @@ import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 from hydragnn_hpo.cli.tables import console
-from hydragnn_hpo.cli.words import duration
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import find_controller
 from hydragnn_hpo.sanitize import escape_controls
+from hydragnn_hpo.words import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from hydragnn_hpo.campaign import JournalFold
     from hydragnn_hpo.cli.batch_view import BatchJobStatus
-    from hydragnn_hpo.cli.status_view import Snapshot, StatusPage
+    from hydragnn_hpo.report.status_view import Snapshot, StatusPage
 
 WATCH_SECONDS = 2.0
 """Default time between two refreshes of ``--watch``."""
@@ -82,7 +82,7 @@ def status(
 
 def _print(view: "RunView") -> None:
     from hydragnn_hpo.cli.batch_view import job_lines
-    from hydragnn_hpo.cli.status_view import StatusPage
+    from hydragnn_hpo.report.status_view import StatusPage
 
     ends_in = view.snapshot.status.ends_in
     left = f", about {duration(ends_in)} left" if ends_in is not None else ""
@@ -150,11 +150,7 @@ class RunReader:
         Raises:
             RunError: the run directory holds no campaign.
         """
-        from hydragnn_hpo.campaign import (
-            JournalFold,
-            JournalFollower,
-            require_campaign,
-        )
+        from hydragnn_hpo.campaign import JournalFold, JournalFollower, require_campaign
         from hydragnn_hpo.config import CampaignConfig, load_config
 
         require_campaign(run)
@@ -190,17 +186,24 @@ class RunReader:
         Raises:
             RunError: the run directory is gone, or its journal is damaged.
         """
-        from hydragnn_hpo.campaign import ROWS, build_status, predict_seconds_left
+        from hydragnn_hpo.campaign import build_status, predict_seconds_left
+        from hydragnn_hpo.campaign.status import ROWS
         from hydragnn_hpo.cli.batch_view import course_of
-        from hydragnn_hpo.cli.status_view import Snapshot
-        from hydragnn_hpo.launching import read_run_excluded
+        from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
+        from hydragnn_hpo.report.status_view import Snapshot
 
         self._read_journal()
         state, ledger, search = self.fold.state, self.fold.ledger, self.config.search
         holder = find_controller(self.run.path)
         now = time.time() if holder and not state.finished else None
-        ensemble = self.config.ensemble
-        ends_in = now and predict_seconds_left(state, ledger, search, now, ensemble=ensemble)
+        ends_in = now and predict_seconds_left(
+            state,
+            ledger,
+            search,
+            now,
+            ensemble=self.config.ensemble,
+            finishing=self.fold.finish_seconds,
+        )
         status = build_status(
             state,
             ledger,
@@ -224,7 +227,7 @@ class RunReader:
     def _read_jobs(self, *, draining: bool) -> "list[BatchJobStatus]":
         """Return the batch jobs; query the scheduler at most once per ``SCHEDULER_SECONDS``."""
         from hydragnn_hpo.cli.batch_view import read_job_statuses
-        from hydragnn_hpo.launching import JobRecords
+        from hydragnn_hpo.launching.batch_jobs import JobRecords
 
         if time.monotonic() >= self._jobs_due:
             records = JobRecords(self.run.path)
@@ -248,7 +251,7 @@ def watch_run(reader: RunReader, interval: float) -> None:
     """
     from rich.console import Console
 
-    from hydragnn_hpo.cli.status_view import StatusPage
+    from hydragnn_hpo.report.status_view import StatusPage
 
     console = Console()
     full = sys.stdout.isatty() and not console.is_dumb_terminal
@@ -265,7 +268,8 @@ def watch_run(reader: RunReader, interval: float) -> None:
 
 def _print_changes(reader: RunReader, interval: float) -> None:
     """Print a line whenever something has changed."""
-    from hydragnn_hpo.cli.status_view import headline, summary_line
+    from hydragnn_hpo.report import headline
+    from hydragnn_hpo.report.status_view import summary_line
 
     printed = None
     while True:
@@ -286,7 +290,7 @@ def _fill_terminal(reader: RunReader, interval: float, console: "Console") -> No
     """Show the campaign on the whole terminal, and restore the terminal at the end."""
     from rich.live import Live
 
-    from hydragnn_hpo.cli.status_view import StatusPage
+    from hydragnn_hpo.report.status_view import StatusPage
 
     view = reader.read(rows=MOST_ROWS)
     if not view.goes_on:

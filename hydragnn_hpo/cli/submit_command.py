@@ -20,9 +20,8 @@ from hydragnn_hpo.cli.arguments import (
 )
 from hydragnn_hpo.cli.run_command import ContainerOption, MachineOption, RunOption
 from hydragnn_hpo.errors import ConfigError, RunError
-from hydragnn_hpo.launching import (
+from hydragnn_hpo.launching.batch_jobs import (
     MAX_JOBS,
-    SCHEDULERS,
     BatchJob,
     BatchRequest,
     JobRecords,
@@ -31,16 +30,19 @@ from hydragnn_hpo.launching import (
     compare_with_request,
     look_command,
     parse_walltime,
+    scheduler_of,
     settle_submissions,
     submit_jobs,
 )
+from hydragnn_hpo.launching.transports import find_scheduler
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import find_controller
 from hydragnn_hpo.resources import find_resource
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config import CampaignConfig, MachineConfig, ProfileConfig
-    from hydragnn_hpo.pipeline import Changes
+    from hydragnn_hpo.launching.schedulers import Scheduler
+    from hydragnn_hpo.pipeline.campaign_changes import Changes
 
 CARRIED = ("HYDRAGNN_HPO_DATA", "HYDRAGNN_HPO_SCRATCH")
 """Environment of the submitting shell that jobs need, too; not every scheduler hands it on."""
@@ -107,8 +109,9 @@ def submit(
     as_json: JsonOption = False,
 ) -> None:
     """Queue a campaign as batch jobs that follow each other until it is finished."""
-    from hydragnn_hpo.campaign import check_host_count, patient
-    from hydragnn_hpo.pipeline import parse_settings
+    from hydragnn_hpo.campaign.backends import check_host_count
+    from hydragnn_hpo.campaign.joining import patient
+    from hydragnn_hpo.pipeline.campaign_changes import parse_settings
 
     submission = _read_campaign(campaign, parse_settings(settings or ()), machine, run_dir)
     submission = _choose_software(submission, pack, container, hosts)
@@ -117,16 +120,16 @@ def submit(
     config = submission.config
     check_host_count(config.launch.min_hosts, hosts)
     seconds = parse_walltime(time_limit)
-    scheduler = submission.profile.batch.scheduler
-    account = account or (scheduler == "slurm" and os.environ.get("SBATCH_ACCOUNT")) or None
+    scheduler = scheduler_of(submission.profile)
+    account = account or os.environ.get(scheduler.account_variable) or None
     request = BatchRequest(config.name, hosts, seconds, account, queue, allocations, jobs, after)
     check_batch_request(request, submission.profile, config.machine.backend)
     records = JobRecords(submission.run)
     _refuse_second_submission(submission.run, records, again=again)
-    _warn_of_environment(request)
+    _warn_of_environment(request, scheduler)
     name = records.next_script()
     script = _render_script(submission, request, records, name)
-    job = BatchJob("", scheduler, name, hosts, link=1, jobs=jobs, submitted=0.0, after=after)
+    job = BatchJob("", scheduler.name, name, hosts, link=1, jobs=jobs, submitted=0.0, after=after)
     ids = [] if dry_run else _submit(submission, records, job, script, allocations)
     _print_report(submission, job, script, ids, as_json=as_json, dry_run=dry_run)
 
@@ -227,7 +230,7 @@ def _refuse_second_submission(path: Path, records: JobRecords, *, again: bool) -
 def _render_script(
     submission: Submission, request: BatchRequest, records: JobRecords, name: str
 ) -> str:
-    from hydragnn_hpo.launching import ScriptContent, render_batch_script
+    from hydragnn_hpo.launching.batch_script import ScriptContent, render_batch_script
 
     run = str(submission.run)
     campaign = str(records.campaign_path(name))
@@ -254,7 +257,7 @@ def _submit(
     """Open the run directory, write the script, and submit it; return the numbers of the jobs."""
     from hydragnn_hpo.campaign import open_run
     from hydragnn_hpo.config import dump_config
-    from hydragnn_hpo.launching import pack_environment
+    from hydragnn_hpo.packed_environment import pack_environment
 
     check_scheduler_installed(job.scheduler)
     run = open_run(submission.config, submission.run)
@@ -267,12 +270,12 @@ def _submit(
     return ids
 
 
-def _warn_of_environment(request: BatchRequest) -> None:
-    """Warn of options of sbatch in the environment, which do not reach the jobs."""
-    options = {name for name in os.environ if name.startswith("SBATCH_")}
-    if request.account == os.environ.get("SBATCH_ACCOUNT"):
-        options.discard("SBATCH_ACCOUNT")
-    if options:
+def _warn_of_environment(request: BatchRequest, scheduler: "Scheduler") -> None:
+    """Warn of options of the scheduler in the environment, which do not reach the jobs."""
+    options = {name for name in os.environ if name.startswith(scheduler.option_variables)}
+    if request.account == os.environ.get(scheduler.account_variable):
+        options.discard(scheduler.account_variable)
+    if options and scheduler.option_variables:
         names = ", ".join(sorted(options))
         typer.echo(
             f"warning: {names[:120]} of the environment is not used: ask for it by an option of "
@@ -292,7 +295,7 @@ def _print_report(
 ) -> None:
     run = str(submission.run)
     pack = submission.config.machine.pack
-    argv = SCHEDULERS[job.scheduler].submit_argv(job.script, after=job.after, task=None)
+    argv = find_scheduler(job.scheduler).submit_argv(job.script, after=job.after, task=None)
     if as_json:
         report = {"run": run, "scheduler": job.scheduler, "argv": argv, "pack": pack}
         typer.echo(json.dumps(report | {"script": script, "jobs": ids}))
@@ -311,7 +314,7 @@ def pack(out: ArchiveOption = Path("environment.tar.gz"), as_json: JsonOption = 
     """Pack the environment that this program runs in, for run and submit --pack."""
     from dataclasses import asdict
 
-    from hydragnn_hpo.launching import pack_environment
+    from hydragnn_hpo.packed_environment import pack_environment
 
     made = pack_environment(out)
     if as_json:

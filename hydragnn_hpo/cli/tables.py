@@ -4,6 +4,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hydragnn_hpo.words import fixed
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -36,7 +38,7 @@ def leaderboard_table(
     board: "Leaderboard", members: Mapping[str, float] | None = None
 ) -> "FittedTable":
     """Lay out trials, best first; members of the ensemble carry their weight."""
-    from hydragnn_hpo.campaign import describe_origin
+    from hydragnn_hpo.campaign.status import describe_origin
 
     goals = max((len(row.score) for row in board.rows if isinstance(row.score, tuple)), default=0)
     keys = _choose_keys(board)
@@ -85,7 +87,7 @@ def _to_cell(value: object) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    return "-" if value is None else fixed(value)
 
 
 def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "FittedTable":
@@ -109,7 +111,7 @@ def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "FittedTable":
     norms = ((name, head, head.get("test_norm_error")) for name, head in heads.items())
     table.caption = "\n".join(
         f"{name.replace('_', ' ')}: RMSE of a component {_number(head['test_rmse'])}, "
-        f"mean norm of the error {norm:.4f} {head['unit']}"
+        f"mean norm of the error {fixed(norm)} {head['unit']}"
         for name, head, norm in norms
         if norm is not None
     )

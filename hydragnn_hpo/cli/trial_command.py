@@ -14,7 +14,7 @@ from hydragnn_hpo.layout import TrialDir
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config import TrialConfig
-    from hydragnn_hpo.training import ProfilePlan
+    from hydragnn_hpo.training.profiler import ProfilePlan
 
 ProfileOption = Annotated[
     bool, typer.Option("--profile", help="Write a trace of rank 0 in the second epoch.")
@@ -54,8 +54,8 @@ def trial(
         return
     if alone:
         place = _make_trial_directory(directory, config)
-    from hydragnn_hpo.launching import torchrun_environment
-    from hydragnn_hpo.training import adopt_mpi_environment
+    from hydragnn_hpo.launching.rank_environment import torchrun_environment
+    from hydragnn_hpo.training.ddp import adopt_mpi_environment
 
     adopt_mpi_environment()
     os.environ.update(torchrun_environment(os.environ, parent=os.getppid()))
@@ -67,7 +67,7 @@ def trial(
 def _load_relocated(file: Path) -> "TrialConfig":
     """Read a configuration whose paths are relative to its own folder."""
     from hydragnn_hpo.config import TrialConfig, load_config
-    from hydragnn_hpo.report import make_paths_absolute
+    from hydragnn_hpo.report.best_config import make_paths_absolute
 
     return make_paths_absolute(load_config(file, TrialConfig), file.parent)
 
@@ -98,7 +98,7 @@ def _make_trial_directory(file: Path, config: "TrialConfig") -> TrialDir:
 
 
 def _plan(config: "TrialConfig", ranks: str | None, epochs: str | None) -> "ProfilePlan":
-    from hydragnn_hpo.training import ProfilePlan
+    from hydragnn_hpo.training.profiler import ProfilePlan
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
     return ProfilePlan.of(ranks, epochs, world=world, last=config.training.epochs)
@@ -122,7 +122,7 @@ def _leave(code: int, *, in_order: bool) -> NoReturn:
     Who failed must not wait for the others (mpiexec ends them), and a process group must not be
     taken down, see ``training.ddp``.
     """
-    from hydragnn_hpo.training import finalize_mpi
+    from hydragnn_hpo.training.ddp import finalize_mpi
 
     sys.stdout.flush()
     sys.stderr.flush()

@@ -22,7 +22,7 @@ class CampaignDataConfig(MixedConfig):
 
 
 class EnsembleConfig(Config):
-    """How the best trials become one ensemble. Read by ``ensemble.build``."""
+    """How the best trials become one ensemble. Read by ``ensemble_build.build``."""
 
     fit: Literal["split", "cross"] = "split"
     """Structures that members learn from. ``split``: the trials of the search are the members,
@@ -57,9 +57,10 @@ class EnsembleConfig(Config):
 
     local_descriptors: Literal["auto", "never"] = "auto"
     """Whether a regression on the surroundings of single atoms, or on features of a foundation
-    model where trials begin from them, may be a member of heads, except energies that have
-    derivatives, and these. ``auto``: where the members weighted by their errors have a clearly
-    lower one with it, on structures that it was not fitted to."""
+    model where trials begin from them, may be a member of heads, except energies with forces or
+    stress beside them, and these. ``auto``: where the members weighted by their errors have a
+    clearly lower one with it, on structures that it was not fitted to; of energies by 10 %, as the
+    ensemble then has no forces for the ASE calculator."""
 
     reseed: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of best trials that are trained again with new seeds, to the full budget, before
@@ -90,7 +91,8 @@ class MachineConfig(Config):
 
     backend: BackendName = "local"
     """``local``: this computer. ``slurm``: the hosts of the current Slurm allocation.
-    ``mpiexec``: the hosts of the current PBS job. ``ray``: a Ray cluster."""
+    ``mpiexec``: the hosts of the current PBS job. ``ray``: a Ray cluster. Packages may bring
+    others."""
 
     slots: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Maximum number of ranks on each host at a time; 0: one per GPU, or one per processor core

@@ -6,7 +6,7 @@ Built into stores by ``data.build_plan``.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from annotated_types import Len
 from pydantic import (
@@ -21,7 +21,7 @@ from pydantic import (
 from hydragnn_hpo.config.schema import Config, Cutoff, parse_config
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.files import read_json
-from hydragnn_hpo.units import inside, is_unit
+from hydragnn_hpo.units import inside, is_unit, mark_guess
 
 if TYPE_CHECKING:
     from hydragnn_hpo.file_records import (
@@ -184,28 +184,90 @@ class PublishedConfig(Config):
     """Where the number was published, and when it was looked up."""
 
 
-class TargetKind(Protocol):
-    """What decides which units a target may have."""
+class Shown:
+    """Mark of a property of targets that nets do not depend on: it says how a target is shown."""
+
+
+class TargetKind(Config):
+    """What a target is, whatever file speaks of it: a card, a store, an ensemble.
+
+    A new property of a target is declared here alone: what ``init`` proposes, cards, stores, nets
+    and ensembles carry all fields and compare those not ``Shown``; ``kind_of`` reads a store's.
+    """
+
+    level: Literal["graph", "node"]
+    """One value per structure, or one per atom."""
+
+    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"] = "scalar"
+    """A number, three components that turn with the structure, a 3 x 3 tensor (symmetric for a
+    structure: 3 x 3, 9 or, in ASE's order xx yy zz yz xz xy, 6 numbers; any for an atom), a
+    spectrum (several numbers that do not turn, such as a density of states), or one of several
+    classes."""
+
+    size: Annotated[int, Field(ge=2, le=MOST_VALUES_OF_SPECTRUM)] | None = None
+    """Number of values of a spectrum, the same in all structures."""
+
+    axis: Annotated[AxisConfig | None, Shown] = None
+    """Axis of a spectrum, for plots and tables."""
+
+    classes: Annotated[tuple[ClassName, ...], Len(2, 100)] | None = None
+    """Names of the classes as they stand in the file, text or whole numbers."""
+
+    unit: Annotated[str, Shown]
+    """Unit in the file; values are converted to eV, angstrom, e or muB when they are read. Classes
+    have none."""
+
+    unit_guessed: Annotated[bool, Shown] = False
+    """Whether ``unit`` is a guess of ``init``: it is shown as guessed beside every number, until
+    this line is removed."""
+
+    energy: Literal["total", "per_atom"] | None = None
+    """Set for energies: an ASE calculator multiplies ``per_atom`` by the number of atoms."""
+
+    extensive: bool | None = None
+    """Whether a number of structures is a sum over their atoms, as total energies always are:
+    two molecules far apart then have the sum of both, and a supercell a multiple of its cell."""
+
+    derived_from: str | None = None
+    """The energy whose total this is a derivative of: forces (a vector per atom, minus the
+    gradient) or stress (a tensor per structure, positive when tensile, as in ASE)."""
+
+    origin: Literal["mass", "geometry", "none"] | None = None
+    """For vectors and tensors of structures, as dipoles. The centre of ``mass`` (if left out) or of
+    ``geometry`` is the point about which dipoles of charged structures are given; others do not
+    depend on it. Heads read positions, so that structures must not be periodic. ``none``: heads
+    read vectors of atoms alone, whose mean is predicted, not their sum."""
+
+    charge: Name | None = None
+    """Attribute with the total charge in e, for dipoles of charged structures; 0 if left out."""
+
+    description: Annotated[str, Shown] = ""
+    """What the property is, for tables and model cards."""
 
     @property
-    def level(self) -> str:
-        """``graph`` or ``node``."""
+    def width(self) -> int:
+        """Number of components."""
+        return count_components({"shape": self.shape, "size": self.size, "classes": self.classes})
 
     @property
-    def shape(self) -> str:
-        """``scalar``, ``vector``, ``tensor``, ``spectrum`` or ``class``."""
+    def shown_unit(self) -> str:
+        """Unit as it is shown beside numbers, which says whether it is a guess."""
+        return mark_guess(self.unit, guessed=self.unit_guessed)
 
-    @property
-    def unit(self) -> str:
-        """A known unit."""
 
-    @property
-    def energy(self) -> str | None:
-        """``total``, ``per_atom`` or None."""
+KIND = tuple(TargetKind.model_fields)
+"""Names of these fields."""
 
-    @property
-    def derived_from(self) -> str | None:
-        """Name of the energy whose derivative it is, or None."""
+COMPUTED = tuple(k for k, f in TargetKind.model_fields.items() if Shown not in f.metadata)
+"""Those that say what a net computes; the others are ``Shown``."""
+
+AGREE = (*(k for k in KIND if k == "unit" or k in COMPUTED), "bounds", "sum")
+"""What must be the same where data sets share a target."""
+
+
+def kind_of(target: "TargetStats") -> TargetKind:
+    """Return what a target of a store is; ``unit`` is the one used inside."""
+    return TargetKind.model_validate({key: value for key, value in target.items() if key in KIND})
 
 
 _ENERGIES = {
@@ -301,40 +363,15 @@ def _check_origin(target: "TargetConfig") -> None:
         )
 
 
-class TargetConfig(Config):
+class TargetConfig(TargetKind):
     """One property to learn. Read by ``data.build_plan`` and by the heads."""
 
     key: str | None = None
     """Name in the file (``atoms.info`` or ``atoms.arrays``); the target's own name if left out."""
 
-    level: Literal["graph", "node"]
-    """One value per structure, or one per atom."""
-
-    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"] = "scalar"
-    """A number, three components that turn with the structure, a 3 x 3 tensor (symmetric for a
-    structure: 3 x 3, 9 or, in ASE's order xx yy zz yz xz xy, 6 numbers; any for an atom), a
-    spectrum (several numbers that do not turn, such as a density of states), or one of several
-    classes."""
-
-    size: Annotated[int, Field(ge=2, le=MOST_VALUES_OF_SPECTRUM)] | None = None
-    """Number of values of a spectrum, the same in all structures."""
-
-    axis: AxisConfig | None = None
-    """Axis of a spectrum, for plots and tables."""
-
-    classes: Annotated[tuple[ClassName, ...], Len(2, 100)] | None = None
-    """Names of the classes as they stand in the file, text or whole numbers."""
-
-    unit: str
-    """Unit in the file; values are converted to eV, angstrom, e or muB when they are read. Classes
-    have none."""
-
-    unit_guessed: bool = False
-    """Whether ``unit`` is a guess of ``init``: it is shown as guessed beside every number, until
-    this line is removed."""
-
-    energy: Literal["total", "per_atom"] | None = None
-    """Set for energies: an ASE calculator multiplies ``per_atom`` by the number of atoms."""
+    columns: Annotated[tuple[str, ...], Len(2)] | None = None
+    """Names in the file of the values of a spectrum that has a column for each, in place of
+    ``key``."""
 
     extensive: bool = False
     """Whether a number of structures is a sum over their atoms, as total energies always are:
@@ -342,19 +379,6 @@ class TargetConfig(Config):
 
     per_atom: bool = False
     """Divide the file's value by the number of atoms; ``unit`` is that of the undivided value."""
-
-    derived_from: str | None = None
-    """The energy whose total this is a derivative of: forces (a vector per atom, minus the
-    gradient) or stress (a tensor per structure, positive when tensile, as in ASE)."""
-
-    origin: Literal["mass", "geometry", "none"] | None = None
-    """For vectors and tensors of structures, as dipoles. The centre of ``mass`` (if left out) or of
-    ``geometry`` is the point about which dipoles of charged structures are given; others do not
-    depend on it. Heads read positions, so that structures must not be periodic. ``none``: heads
-    read vectors of atoms alone, whose mean is predicted, not their sum."""
-
-    charge: Name | None = None
-    """Attribute with the total charge in e, for dipoles of charged structures; 0 if left out."""
 
     optional: bool = False
     """Whether structures (or atoms) may lack it: absent, an empty cell or NaN. They are ignored for
@@ -380,9 +404,6 @@ class TargetConfig(Config):
 
     published: tuple[PublishedConfig, ...] = ()
     """Published errors for comparison, perhaps on other structures: see their source."""
-
-    description: str = ""
-    """What the property is, for tables and model cards."""
 
     @field_validator("unit")
     @classmethod
@@ -453,6 +474,10 @@ class TargetConfig(Config):
     def _spectrum_has_a_size(self) -> Self:
         if self.shape == "spectrum" and self.size is None:
             raise ValueError("shape is 'spectrum' without a size: add its number of values, size.")
+        if self.columns is not None and len(self.columns) != self.size:
+            raise ValueError(
+                f"columns names {len(self.columns)} values and size is {self.size}: correct one."
+            )
         for key in ("size", "axis"):
             if self.shape != "spectrum" and getattr(self, key) is not None:
                 raise ValueError(
@@ -506,10 +531,21 @@ class TargetConfig(Config):
         low, high = (None if end is None else end * factor for end in (self.min, self.max))
         return None if low is None and high is None else (low, high)
 
-    @property
-    def width(self) -> int:
-        """Number of components."""
-        return count_components({"shape": self.shape, "size": self.size, "classes": self.classes})
+    def in_store(self) -> "TargetStats":
+        """Convert the target to the form in which a store has it, without statistics.
+
+        Returns:
+            Fields of ``KIND``, ``bounds`` and ``sum``, in the unit used inside.
+        """
+        unit = inside(self.unit)[1]
+        known = {
+            **self.model_dump(include={*KIND}),
+            "unit": f"{unit}/atom" if self.per_atom else unit,
+            "extensive": self.extensive or None,
+            "bounds": self.bounds,
+            "sum": self.total,
+        }
+        return cast("TargetStats", known)
 
 
 def class_entropy(frequencies: Iterable[float]) -> float:
@@ -684,13 +720,6 @@ class CardConfig(Config):
         return self
 
 
-AGREE = (
-    *("level", "shape", "size", "classes", "unit", "energy", "derived_from", "bounds", "sum"),
-    *("origin", "charge", "extensive"),
-)
-"""What must be the same where data sets share a target."""
-
-
 Access = Literal["auto", "stage", "windows", "distributed"]
 """How graphs are read: staged on a host, in windows from disk, or in the memory of all hosts."""
 
@@ -828,16 +857,7 @@ def targets_of(card: CardConfig) -> dict[str, "TargetStats"]:
         Fields of ``TargetConfig`` by name of the target, with the unit used inside the package;
         statistics are absent.
     """
-    targets: dict[str, TargetStats] = {}
-    for name, target in card.targets.items():
-        unit = inside(target.unit)[1]
-        own = {"min", "max", "sum", "sum_tolerance"}  # not those of its values, or in other units
-        known = target.model_dump(exclude=own)
-        known |= {"unit": f"{unit}/atom" if target.per_atom else unit, "bounds": target.bounds}
-        known["sum"] = target.total
-        known["extensive"] = target.extensive or None
-        targets[name] = cast("TargetStats", known)
-    return targets
+    return {name: each.in_store() for name, each in card.targets.items()}
 
 
 def check_stored_targets(targets: Mapping[str, "TargetStats"], file: Path) -> None:
@@ -851,7 +871,11 @@ def check_stored_targets(targets: Mapping[str, "TargetStats"], file: Path) -> No
         DataError: a target has a unit that is unknown, or not one of its kind.
     """
     for name, target in targets.items():
-        kind = {key: value for key, value in target.items() if key in _KIND and value is not None}
+        kind = {
+            key: value
+            for key, value in target.items()
+            if key in (*COMPUTED, "unit") and value is not None
+        }
         if "unit" not in kind:
             continue
         try:
@@ -859,10 +883,6 @@ def check_stored_targets(targets: Mapping[str, "TargetStats"], file: Path) -> No
         except ConfigError as error:
             reason = str(error).rstrip(".")
             raise DataError(f"{reason}; correct the card, then build the store again.") from error
-
-
-_KIND = ("level", "shape", "size", "classes", "unit", "energy", "derived_from")
-"""What decides which units a target may have."""
 
 
 def read_stats(store: Path) -> "StoreStats":

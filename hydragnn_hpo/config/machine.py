@@ -207,8 +207,8 @@ class StepConfig(Config):
 class BatchConfig(Config):
     """How a batch job is written. Read by ``launching.batch_script``."""
 
-    scheduler: Literal["none", "slurm", "pbs"] = "none"
-    """Batch scheduler of the machine."""
+    scheduler: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")] = "none"
+    """Batch scheduler of the machine: ``slurm``, ``pbs``, one of another package, or ``none``."""
 
     directives: tuple[Directive, ...] = ()
     """Further ``#SBATCH`` or ``#PBS`` directives; those for hosts, time, account and queue are
@@ -239,9 +239,14 @@ class BatchConfig(Config):
     """Seconds before the end of a job at which the scheduler signals it, so that trials can write
     checkpoints."""
 
+    @property
+    def has_scheduler(self) -> bool:
+        """Whether the machine takes batch jobs."""
+        return self.scheduler != "none"
+
 
 class ContainerConfig(Config):
-    """How ranks run inside a container image. Read by ``launching.environment``."""
+    """How ranks run inside a container image. Read by ``launching.transports``."""
 
     command: tuple[Line, ...] = ("apptainer", "exec")
     """Command in front of the image and the program."""

@@ -9,9 +9,9 @@ ROCr); libfabric's fi_cxi(7) and fi_mr(3). Checked 2026-11-21.
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BeforeValidator
+from pydantic import Field
 
 from hydragnn_hpo.config.path_templates import FIELD, FOLDER_FIELDS
 
@@ -19,17 +19,8 @@ if TYPE_CHECKING:
     from hydragnn_hpo.config.machine import ProfileConfig
 
 
-def _refuse_steps(backend: object) -> object:
-    if backend == "steps":
-        raise ValueError(
-            "the backend 'steps' is gone: use 'slurm', with launcher = \"srun\" in [command] for "
-            "commands that need Slurm's PMI."
-        )
-    return backend
-
-
-BackendName = Annotated[Literal["local", "slurm", "mpiexec", "ray"], BeforeValidator(_refuse_steps)]
-"""What runs trials."""
+BackendName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
+"""What runs trials. Packages may bring others: that there is one is checked before a start."""
 
 
 def cores_of(text: str) -> tuple[int, ...]:
@@ -131,12 +122,8 @@ def find_doubts(profile: "ProfileConfig") -> Iterator[str]:
         if "{trial}" not in text:
             yield f"rank.folders.{name}: trials share it, as it has no {{trial}} in it."
     batch = profile.batch
-    if batch.scheduler == "none" and (batch.directives or batch.queue):
+    if not batch.has_scheduler and (batch.directives or batch.queue):
         yield "batch: there are directives, but no scheduler that would read them."
-    if batch.scheduler == "pbs" and profile.backend == "slurm":
-        yield "batch.scheduler is 'pbs', but the backend 'slurm' needs Slurm."
-    if batch.scheduler == "pbs" and any(text.startswith("--") for text in batch.directives):
-        yield "batch.directives: PBS has no options that begin with --."
 
 
 def _variables(profile: "ProfileConfig") -> Iterator[tuple[str, str, str]]:

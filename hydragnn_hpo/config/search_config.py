@@ -3,13 +3,7 @@
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Len
-from pydantic import (
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.sanitize import quote
@@ -110,7 +104,13 @@ class SearchConfig(Config):
     """Total number of trials."""
 
     initial: Annotated[int, Field(ge=0, le=10**5)] = 6
-    """Number of trials spread over the space before the brain learns from results."""
+    """Number of trials spread over the space before the brain learns from results; those that fail
+    count, too, once two have succeeded."""
+
+    initial_points: Annotated[tuple[dict[str, Scalar], ...], Len(0, 1000)] = ()
+    """Configurations to try before all others, in this order: tables of searched keys and values.
+    Active keys that a table leaves out take the middle of their range or their first choice. They
+    count as trials, and the brain learns from them."""
 
     constraints: Annotated[tuple[str, ...], Len(0, 100)] = ()
     """Conditions on every proposal, such as ``"model.features % model.options.heads == 0"``. They

@@ -47,7 +47,7 @@ class TrunkSpec(Config):
     """Its training data, as a phrase."""
 
     atom_seconds: Annotated[float, Field(gt=0, le=3600)] = 2e-3
-    """CPU-seconds of one atom's features: what a forecast starts from."""
+    """CPU-seconds of one atom's features, for forecasts that cannot measure them."""
 
     checksum: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """SHA-256 of the card of a user's model, which holds that of its weights; empty for those that

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from hydragnn_hpo.data.columns import Columns, GraphSet, Runs, translations
-from hydragnn_hpo.data.edge_pairs import pair_edges
+from hydragnn_hpo.kernels import pair_edges
 
 SHELL_TOLERANCE = 1e-3
 """Thickness of a shell in angstrom: neighbours that are farther away than the last one within a cap

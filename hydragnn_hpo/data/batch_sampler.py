@@ -15,14 +15,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hydragnn_hpo.config import (
-    ModelConfig,
-    TrainConfig,
-    angle_cutoff,
-    budget_steps,
-    count_draws,
-    forward_flops,
-)
+from hydragnn_hpo.config import ModelConfig, TrainConfig, angle_cutoff, budget_steps, forward_flops
+from hydragnn_hpo.config.trial_size import count_draws
 from hydragnn_hpo.data.columns import GraphSet
 
 Rows = NDArray[np.int64]

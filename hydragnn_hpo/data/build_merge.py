@@ -11,7 +11,8 @@ from typing import TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import SPLITS, TRAJECTORY, CardConfig
+from hydragnn_hpo.config import SPLITS, CardConfig
+from hydragnn_hpo.config.data_config import TRAJECTORY
 from hydragnn_hpo.data.build_plan import (
     QUARANTINE,
     BadStructure,
@@ -25,7 +26,9 @@ from hydragnn_hpo.data.columns import (
     Arrays,
     Columns,
     Names,
+    arrays_of,
     columns_from,
+    columns_of,
     offsets,
     ragged_rows,
     row_kind,
@@ -246,9 +249,8 @@ def _read_light_columns(
     if not pieces:
         raise DataError(f"{card.name}: its files hold no structure that can be used; mend them.")
     sizes = [[len(p["group"]), *(p[n].sum() for n in _SIZES)] for p in pieces]
-    arrays = {name: np.concatenate([piece[name] for piece in pieces]) for name in names[:4]}
-    for name in names[5:]:
-        arrays[name] = np.concatenate([piece[name] for piece in pieces])
+    kept = [name for name in names if name not in ("id_size", "group")]
+    arrays = {name: np.concatenate([piece[name] for piece in pieces]) for name in kept}
     if card.split.group == TRAJECTORY:
         arrays["group"] = number_runs(_read_frames(windows, work)).astype(np.int32)
     else:
@@ -298,28 +300,10 @@ def _number_groups(
 
 def _make_light_columns(arrays: Arrays, levels: Mapping[str, str]) -> Columns:
     """Return columns without edges and positions; no graph is in a split yet."""
-    graphs = len(arrays["num_nodes"])
-    return Columns(
-        numbers=arrays["numbers"],
-        positions=np.zeros((0, 3)),
-        cell=np.zeros((0, 3, 3)),
-        pbc=np.zeros((0, 3), dtype=np.bool_),
-        node_offset=offsets(arrays["num_nodes"]),
-        edge_offset=offsets(arrays["num_edges"]),
-        edges=np.zeros((0, 2), dtype=np.int32),
-        edge_shift=np.zeros((0, 3), dtype=np.int16),
-        targets={name: arrays[f"target.{name}"] for name in levels},
-        masks={name: arrays[f"mask.{name}"] for name in levels},
-        levels=dict(levels),
-        split=np.full(graphs, -1, dtype=np.int8),
-        group=arrays["group"],
-        ids=Names.of(()),
-        attributes={
-            name.removeprefix("attribute."): array
-            for name, array in arrays.items()
-            if name.startswith("attribute.")
-        },
-    )
+    split = np.full(len(arrays["num_nodes"]), -1, dtype=np.int8)
+    whole = arrays_of(columns_of((), {})) | arrays | {"split": split}
+    targets = {name: {"level": level} for name, level in levels.items()}
+    return columns_from(whole, cast(StoreStats, {"targets": targets}))
 
 
 def _count_test_leakage(columns: Columns) -> int:

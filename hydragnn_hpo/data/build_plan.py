@@ -19,13 +19,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config import (
-    STORE_VERSION,
-    CardConfig,
-    FileConfig,
-    check_head_name,
-    load_config,
-)
+from hydragnn_hpo.config import STORE_VERSION, CardConfig, load_config
+from hydragnn_hpo.config.data_config import FileConfig
+from hydragnn_hpo.config.trial_config import check_head_name
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import OPTIONS, Reader, Source
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
@@ -335,8 +331,8 @@ def make_source(card: CardConfig, entry: int, path: Path) -> Source:
         path: path at which the file was found.
     """
     file = card.files[entry]
-    targets = card.targets.items()
-    keys = tuple(target.key or name for name, target in targets if target.level == "graph")
+    targets = [(name, t) for name, t in card.targets.items() if t.level == "graph"]
+    keys = tuple(key for name, t in targets for key in t.columns or (t.key or name,))
     return Source(
         path,
         keys,

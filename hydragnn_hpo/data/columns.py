@@ -248,19 +248,14 @@ class Columns:
             return values[rows] if self.levels[name] == "graph" else nodes.of(values)
 
         return Columns(
-            numbers=nodes.of(self.numbers),
-            positions=nodes.of(self.positions),
-            cell=self.cell[rows],
-            pbc=self.pbc[rows],
+            **{name: nodes.of(getattr(self, name)) for name in _OF_NODES},
+            **{name: edges.of(getattr(self, name)) for name in _OF_EDGES},
+            **{name: getattr(self, name)[rows] for name in _OF_GRAPHS},
             node_offset=nodes.starts,
             edge_offset=edges.starts,
-            edges=edges.of(self.edges),
-            edge_shift=edges.of(self.edge_shift),
             targets={name: take_target(name, value) for name, value in self.targets.items()},
             masks={name: take_target(name, mask) for name, mask in self.masks.items()},
             levels=self.levels,
-            split=self.split[rows],
-            group=self.group[rows],
             ids=self.ids.take(rows),
             attributes={name: value[rows] for name, value in self.attributes.items()},
             laplacian=None if self.laplacian is None else nodes.of(self.laplacian),
@@ -408,20 +403,15 @@ Per = Literal["graph", "node", "edge", "char"]
 PERS: tuple[Per, ...] = ("graph", "node", "edge", "char")
 """All values of ``Per``, in the order of the columns of every table of sizes."""
 
+_OF_NODES, _OF_EDGES = ("numbers", "positions"), ("edges", "edge_shift")
+_OF_GRAPHS = ("cell", "pbc", "split", "group")
+"""Arrays that all columns have, by what a row stands for."""
+
 _FIXED: dict[str, Per] = {
-    "numbers": "node",
-    "positions": "node",
-    "cell": "graph",
-    "pbc": "graph",
-    "num_nodes": "graph",
-    "num_edges": "graph",
-    "edges": "edge",
-    "edge_shift": "edge",
-    "split": "graph",
-    "group": "graph",
-    "id_size": "graph",
+    **dict.fromkeys((*_OF_NODES, "laplacian"), "node"),
+    **dict.fromkeys(_OF_EDGES, "edge"),
+    **dict.fromkeys((*_OF_GRAPHS, "num_nodes", "num_edges", "id_size"), "graph"),
     "id_text": "char",
-    "laplacian": "node",
 }
 
 OFFSETS: dict[Per, str] = {"node": "node_offset", "edge": "edge_offset", "char": "id_offset"}
@@ -497,22 +487,16 @@ def columns_from(arrays: Arrays, stats: StoreStats) -> Columns:
         return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
     return Columns(
-        numbers=arrays["numbers"],
-        positions=arrays["positions"],
-        cell=arrays["cell"],
-        pbc=arrays["pbc"],
+        **{name: arrays[name] for name in _OF_NODES + _OF_EDGES + _OF_GRAPHS},
         node_offset=offset("node_offset", "num_nodes"),
         edge_offset=offset("edge_offset", "num_edges"),
-        edges=arrays["edges"],
-        edge_shift=arrays["edge_shift"],
-        split=arrays["split"],
-        group=arrays["group"],
         ids=Names(arrays["id_text"], offset("id_offset", "id_size")),
         targets=named("target."),
         masks=named("mask."),
         levels={name: target["level"] for name, target in stats["targets"].items()},
         attributes=named("attribute."),
         laplacian=arrays.get("laplacian"),
+        features={},
         edge_translation=arrays.get("edge_translation"),
         windows=arrays.get("windows"),
         stats=stats,
@@ -577,8 +561,7 @@ def join_columns(
         return np.concatenate([getattr(part, name)[key] for part in parts])
 
     return Columns(
-        **{name: end_to_end(name) for name in ("numbers", "positions", "cell", "pbc")},
-        **{name: end_to_end(name) for name in ("edges", "edge_shift", "split", "group")},
+        **{name: end_to_end(name) for name in _OF_NODES + _OF_EDGES + _OF_GRAPHS},
         node_offset=offsets(np.concatenate([part.num_nodes() for part in parts])),
         edge_offset=offsets(np.concatenate([part.num_edges() for part in parts])),
         targets={name: end_to_end_of("targets", name) for name in levels},
@@ -602,6 +585,16 @@ def without_edges(columns: Columns) -> Columns:
         edge_offset=np.zeros_like(columns.edge_offset),
         edge_translation=None,
     )
+
+
+LIGHT_PIECE = 512
+"""Number of graphs that are read at once to compute the statistics of targets."""
+
+
+def take_without_edges(graphs: "GraphSet", rows: NDArray[np.int64]) -> list[Columns]:
+    """Copy some graphs into memory in pieces, without the edges of any of them."""
+    pieces = [rows[i : i + LIGHT_PIECE] for i in range(0, len(rows), LIGHT_PIECE)]
+    return [without_edges(graphs.take(piece)) for piece in pieces]
 
 
 class GraphSet(Protocol):

@@ -20,13 +20,7 @@ import numpy as np
 from ase import Atoms
 
 from hydragnn_hpo.config import CardConfig
-from hydragnn_hpo.data.build_plan import (
-    BadStructure,
-    BuildPlan,
-    Piece,
-    make_source,
-    read_plan,
-)
+from hydragnn_hpo.data.build_plan import BadStructure, BuildPlan, Piece, make_source, read_plan
 from hydragnn_hpo.data.columns import Arrays, Graph, Names, arrays_of, columns_of
 from hydragnn_hpo.data.graph_sizes import degrees_of
 from hydragnn_hpo.data.readers import is_single_structure, reader_of
@@ -230,13 +224,8 @@ def read_record(piece: Piece, work: Path) -> Record | None:
         content = signed["record"]
         if signed["sum"] != _sum_file(content) or content["stamp"] != piece.stamp:
             return None
-        return Record(
-            stamp=content["stamp"],
-            read=content["read"],
-            bad=tuple(BadStructure(**one) for one in content["bad"]),
-            chunks=tuple(Chunk(**one) for one in content["chunks"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.convert(content, Record)
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError):
         return None
 
 

@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config import SPLITS, TrainConfig
-from hydragnn_hpo.data.columns import Columns, GraphSet, join_columns, without_edges
+from hydragnn_hpo.data.columns import (
+    Columns,
+    GraphSet,
+    join_columns,
+    take_without_edges,
+    without_edges,
+)
 from hydragnn_hpo.data.label_sharing import SparseLabels, share_labels
 from hydragnn_hpo.data.normalize import refit_target_stats
 from hydragnn_hpo.data.splits import TEST, deal_groups, group_rows
@@ -22,9 +28,6 @@ NONE = -1
 
 _TRAIN = SPLITS.index("train")
 _VAL = SPLITS.index("val")
-
-_PIECE = 512
-"""Number of graphs that are read at once to compute the statistics of targets."""
 
 
 def deal_folds(graphs: GraphSet, folds: int, seed: int) -> NDArray[np.int8]:
@@ -97,7 +100,6 @@ def _read_targets(graphs: GraphSet, split: NDArray[np.int8]) -> Columns:
     if isinstance(graphs, Columns):
         return replace(without_edges(graphs), split=split)
     train = np.flatnonzero(split == _TRAIN)
-    pieces = [train[i : i + _PIECE] for i in range(0, len(train), _PIECE)]
-    parts = [without_edges(graphs.take(rows)) for rows in pieces]
+    parts = take_without_edges(graphs, train)
     light = join_columns(parts, attributes=(), laplacian=False, stats=graphs.stats)
     return replace(light, split=np.zeros(len(train), dtype=np.int8))

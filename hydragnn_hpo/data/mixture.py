@@ -10,19 +10,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import MixedConfig, count_components, unite_stats
+from hydragnn_hpo.config import count_components, unite_stats
+from hydragnn_hpo.config.data_config import MixedConfig
 from hydragnn_hpo.data.columns import (
     Columns,
     GraphSet,
     join_columns,
     rows_of_split,
-    without_edges,
+    take_without_edges,
 )
 from hydragnn_hpo.data.normalize import refit_target_stats
 from hydragnn_hpo.file_records import StoreStats, TargetStats
-
-_PIECE = 512
-"""Number of graphs that are read at once to compute the statistics of a shared target."""
 
 
 def unite(
@@ -168,9 +166,7 @@ class Mixture:
 
     def _refit(self, name: str) -> TargetStats:
         """Compute the statistics of a shared target over the train splits of all sets."""
-        train = self.indices_of("train")
-        cuts = range(0, len(train), _PIECE)
-        light = self._join([without_edges(self.take(train[i : i + _PIECE])) for i in cuts])
+        light = self._join(take_without_edges(self, self.indices_of("train")))
         return refit_target_stats(light, name, self.stats["targets"][name])
 
 

@@ -3,6 +3,7 @@
 A call is *collective* where all ranks of its communicator must make it; MPI waits for the last.
 """
 
+import logging
 import os
 import threading
 import weakref
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.errors import ConfigError, DataError, HydraError, JobError, StorageError
+from hydragnn_hpo.errors import ConfigError, HydraError, JobError, StorageError
 
 RANKS_PER_HOST = "HYDRAGNN_HPO_RANKS_PER_HOST"
 """Environment variable with the ranks per virtual host, into which tests split a real host."""
@@ -72,9 +73,7 @@ _POLL = 0.0005
 _SHARED = Path("/dev/shm")
 """File system of the memory that processes of one host share."""
 
-_ERRORS: dict[str, type[HydraError]] = {
-    kind.__name__: kind for kind in (ConfigError, DataError, StorageError, JobError)
-}
+logger = logging.getLogger(__name__)
 
 
 def run_or_fail_together(comm: Any, work: Callable[[], T]) -> T:
@@ -89,22 +88,30 @@ def run_or_fail_together(comm: Any, work: Callable[[], T]) -> T:
     from mpi4py import MPI
 
     result: T | None = None
-    failure: tuple[str, str] | None = None
-    cause: Exception | None = None
+    failure: HydraError | None = None
     try:
         result = work()
     except HydraError as error:
-        failure = (type(error).__name__, str(error))
-        cause = error
-    except Exception as error:
-        failure = ("JobError", f"rank {comm.rank}: {error!r}")
-        cause = error
+        failure = error
+    except Exception as error:  # a bug: shown where it happened, and all ranks end
+        logger.exception("rank %d", comm.rank)
+        reason = str(error) or type(error).__name__
+        failure = JobError(f"MPI rank {comm.rank} failed ({reason}); see its output.")
     failed = comm.allreduce(comm.size if failure is None else comm.rank, MPI.MIN)
     if failed < comm.size:
-        kind, sentence = comm.bcast(failure, root=failed)
-        raise _ERRORS.get(kind, JobError)(sentence) from cause
-    assert failure is None
+        raise comm.bcast(failure, root=failed)
     return result  # type: ignore[return-value]
+
+
+def run_at_root(comm: Any, work: Callable[[], T]) -> T:
+    """Call a function on rank 0, and return its result on all ranks; collective.
+
+    Raises:
+        HydraError: it failed on rank 0; every rank raises the error.
+    """
+    mine = run_or_fail_together(comm, lambda: work() if comm.rank == 0 else None)
+    result: T = comm.bcast(mine)
+    return result
 
 
 class SharedMemory:

@@ -4,28 +4,16 @@ Shapes: G graphs, N nodes.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import (
-    MAX_ELEMENT,
-    TargetConfig,
-    class_entropy,
-    is_extensive,
-    weigh_sum,
-)
+from hydragnn_hpo.config import COMPUTED, MAX_ELEMENT, TargetConfig, TargetKind, is_extensive
+from hydragnn_hpo.config.data_config import class_entropy, weigh_sum
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.file_records import (
-    AtomMean,
-    AttributeStats,
-    ElementBaseline,
-    SpectrumAxis,
-    TargetStats,
-)
-from hydragnn_hpo.units import inside
+from hydragnn_hpo.file_records import AtomMean, AttributeStats, ElementBaseline, TargetStats
 
 RIDGE = 0.1
 """Ridge penalty: it weighs as much as this number of structures (or atoms) of the pure element, and
@@ -237,16 +225,9 @@ def refit_target_stats(columns: Columns, name: str, stats: TargetStats) -> Targe
     Raises:
         DataError: the target has no value in the training split.
     """
-    target = TargetConfig.model_construct(  # without checks: its unit is not that of its kind
-        unit="1",  # values in a store have the units of this package
-        level=stats["level"],
-        shape=stats["shape"],
-        size=stats.get("size"),
-        classes=tuple(stats.get("classes") or ()) or None,
-        energy=stats.get("energy"),
-        extensive=bool(stats.get("extensive")),
-        derived_from=stats.get("derived_from"),
-    )
+    kind: Any = {key: stats.get(key) for key in COMPUTED}
+    # without checks: values in a store have the units of this package, not that of their kind
+    target = TargetConfig.model_construct(None, **kind, unit="1")
     fitted = fit_target_stats(columns, {name: target})[name]
     of_values = {key: value for key, value in fitted.items() if key in _OF_VALUES}
     return cast("TargetStats", {**stats, **of_values})
@@ -280,13 +261,9 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
     means = _means_of(values, target)
     away = values - expand_mean(mean, target.shape, means)
     spread = float(np.sqrt(np.square(away).mean()))
+    described = _describe_kind(target)
     stats: TargetStats = {
-        "level": target.level,
-        "shape": target.shape,
-        "unit": _unit(target),
-        "energy": target.energy,
-        "derived_from": target.derived_from,
-        "description": target.description,
+        **described,
         "mean": mean,
         "std": spread if spread > 1e-12 * max(1.0, abs(mean)) else 1.0,
         "min": float(values.min()),
@@ -295,7 +272,6 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
         "mad": float(np.abs(away).mean()),
         "elements": fit_element_baseline(columns, name, target, mean),
     }
-    _copy_settings(target, stats)
     if is_extensive(stats):
         rows = train & columns.masks[name]
         stats["atom_mean"] = fit_atom_mean(values[:, 0], columns.num_nodes()[rows])
@@ -308,26 +284,15 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
     return stats
 
 
-def _copy_settings(target: TargetConfig, stats: TargetStats) -> None:
-    """Add the optional settings of a target to its statistics, where they are set."""
-    if target.extensive:
-        stats["extensive"] = True
-    if target.unit_guessed:
-        stats["unit_guessed"] = True
-    if target.bounds is not None:
-        stats["bounds"] = target.bounds
-    if target.total is not None:
-        stats["sum"] = target.total
-    if target.origin is not None:
-        stats["origin"] = target.origin
-    if target.charge is not None:
-        stats["charge"] = target.charge
+def _describe_kind(target: TargetConfig) -> TargetStats:
+    """Return the fields of a target's kind that are set, and four that stores hold in any case."""
+    always = ("shape", "energy", "derived_from", "description")
+    usual = {key: field.default for key, field in TargetKind.model_fields.items()}
+    known = target.in_store()
+    kept = {k: v for k, v in known.items() if k in always or v != usual.get(k)}
     if target.classes is not None:
-        stats["classes"] = list(target.classes)
-    if target.size is not None:
-        stats["size"] = target.size
-    if target.axis is not None:
-        stats["axis"] = cast("SpectrumAxis", target.axis.model_dump())
+        kept["classes"] = list(target.classes)
+    return cast("TargetStats", kept)
 
 
 def _mean_of(values: Array, target: TargetConfig) -> float:
@@ -377,9 +342,3 @@ def _measure_sum_miss(columns: Columns, name: str, total: float | str) -> float:
         for part, weight in zip(values, weights, strict=True)
     ]
     return float(max(misses))
-
-
-def _unit(target: TargetConfig) -> str:
-    """Return the target's unit in this package, with ``/atom`` where values are divided."""
-    unit = inside(target.unit)[1]
-    return f"{unit}/atom" if target.per_atom else unit

@@ -6,7 +6,7 @@ Shapes: G structures that have a property, N their atoms, T components.
 import re
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -44,12 +44,6 @@ _STRUCTURE_ARRAYS = {
 }
 """Entries of ``arrays`` that describe atoms and are not properties."""
 
-_COUNTERS = re.compile(
-    r"(^|_)(id|index|idx|uid|fold|frame|seed|spg|spacegroup|space_group|split)(_number)?$|"
-    r"^(number|no|step|row|unnamed_0|time|timestep|set|subset|partition|)$"
-)
-"""Names of properties that count, name or sort structures; matched after ``normalize_name``."""
-
 _PARTS = "train|training|test|testing|val|valid|validation|holdout"
 _SELECTIONS = re.compile(
     rf"mask|(^|_)(fixed|frozen|constraints?|constrained|selective|movable|mobile|selected|selection|"
@@ -63,7 +57,12 @@ are whole numbers, and that mark them if they are 0 or 1; matched after ``normal
 _VECTORS = re.compile(r"dipole|polari[sz]ation($|_)|(^|_)vector($|_)")
 """Names of three numbers of a structure that are a vector; matched after ``normalize_name``."""
 
-_ATTRIBUTES = {"charge", "total_charge", "net_charge", "spin", "multiplicity", "spin_multiplicity"}
+_ATTRIBUTES = re.compile(
+    r"((total|tot|net|overall|molecul(e|ar)|mol|system|cell|formal|ionic)_?)?(charge|chg|q)(_e)?|"
+    r"((total|tot|net|system)_)?(spin(_state)?|(spin_)?(multiplicity|mult))|"
+    r"(n|num|number_of)_?unpaired(_electrons)?"
+)
+"""Names of the total charge and spin; matched whole after ``normalize_name``."""
 
 
 @dataclass
@@ -80,6 +79,8 @@ class Property:
     """Index of the structure of each row, [G] or [N]."""
     present: int
     """Number of structures that have the property, G."""
+    columns: dict[str, float] = field(default_factory=dict)
+    """For a spectrum with a column for each value: their names, and the numbers in these."""
 
     @property
     def width(self) -> int:
@@ -155,9 +156,9 @@ class Property:
 
     @property
     def is_stress(self) -> bool:
-        """Whether the property has the name and shape of a stress."""
-        named = "stress" in normalize_name(self.name)
-        return self.level == "graph" and self.width in (6, 9) and named
+        """Whether the property has the name and shape of a stress, or of a virial."""
+        named = re.search("stress|virial", normalize_name(self.name))
+        return self.level == "graph" and self.width in (6, 9) and bool(named)
 
     @property
     def shape(self) -> Literal["vector", "tensor", "spectrum"] | None:
@@ -166,6 +167,8 @@ class Property:
         Nine numbers of a structure are a tensor where they are symmetric. Numbers that are too
         many for a vector, and not as many as those of a tensor, are a spectrum.
         """
+        if self.columns:
+            return "spectrum"
         if self.width == 3 and (self.level == "node" or _VECTORS.search(normalize_name(self.name))):
             return "vector"
         if self.width > 3 and self.width not in _TENSOR_WIDTHS:
@@ -182,7 +185,8 @@ class Property:
         """Whether the property is an input, not a target: an integer charge or spin."""
         known = self.values[self.known]
         whole = bool((known == np.round(known)).all())
-        return self.scalar and normalize_name(self.name) in _ATTRIBUTES and whole
+        named = _ATTRIBUTES.fullmatch(normalize_name(self.name))
+        return self.scalar and whole and named is not None
 
 
 @dataclass
@@ -195,6 +199,57 @@ class PropertyTable:
     """For each text property, by name, the number of structures with each text."""
     ragged: dict[str, str] = field(default_factory=dict)
     """Reason to reject each property whose length differs between structures, by name."""
+
+
+MIN_COLUMNS = 8
+"""Smallest number of numbered columns that are taken for a spectrum."""
+
+MIN_ALIKE = 0.5
+"""Smallest mean correlation of neighbours among columns that only count, or have gaps."""
+
+_NUMBERED = re.compile(r"(-(?=\d)|.*?)(\d+(?:\.\d+)?)(\D*)")
+
+
+def join_numbered(table: PropertyTable) -> PropertyTable:
+    """Join numbered columns that are a spectrum, as ``400``, ``402`` ..., to one property.
+
+    Columns with equal steps are an axis. Those that only count, from 0 or 1, and those with gaps
+    may be different quantities: they are a spectrum where neighbours are alike.
+    """
+    groups: dict[tuple[str, str], dict[float, Property]] = {}
+    for name, prop in table.numbers.items():
+        if prop.scalar and (parts := _NUMBERED.fullmatch(name)):
+            sign = -1.0 if parts[1] == "-" else 1.0
+            members = groups.setdefault((parts[1].removeprefix("-"), parts[3]), {})
+            members[sign * float(parts[2])] = prop
+    numbers = dict(table.numbers)
+    for (before, _), members in groups.items():
+        points = sorted(members)
+        values = np.full(
+            (1 + max(m.structure.max() for m in members.values()), len(points)), np.nan
+        )
+        for place, point in enumerate(points):
+            values[members[point].structure, place] = members[point].values[:, 0]
+        if len(points) >= MIN_COLUMNS and _are_axis(np.array(points), values):
+            columns = {members[point].name: point for point in points}
+            rows = np.flatnonzero(np.isfinite(values).any(axis=1))
+            name = make_identifier(before, "spectrum", numbers.keys() - columns.keys())
+            joined = Property(name, "graph", values[rows], rows, len(rows), columns)
+            kept = {k: joined if k in columns else v for k, v in numbers.items()}
+            numbers = {prop.name: prop for prop in kept.values()}
+    return replace(table, numbers=numbers)
+
+
+def _are_axis(points: Array, values: Array) -> bool:
+    steps = np.diff(points)
+    counts = points[0] in (0.0, 1.0) and bool((steps == 1.0).all())
+    if np.allclose(steps, steps[0]) and not counts:
+        return True
+    known = values[np.isfinite(values).all(axis=1)]
+    if len(known) < MIN_STRUCTURES or not known.std(axis=0).any():
+        return False
+    pairs = np.corrcoef(known[:, known.std(axis=0) > 0.0].T)
+    return float(np.diag(np.atleast_2d(pairs), 1).mean()) > MIN_ALIKE
 
 
 FAR = 20.0
@@ -265,21 +320,38 @@ def make_identifier(name: str, prefix: str, taken: Container[str] = ()) -> str:
 def collect_properties(structures: Sequence[Atoms]) -> PropertyTable:
     """Collect all properties of structures by name, those of graph level first."""
     rows: dict[Level, dict[str, Rows]] = {"graph": {}, "node": {}}
+    matrices: dict[tuple[Level, str], tuple[int, ...]] = {}
+    nested: set[str] = set()
     table = PropertyTable()
     for index, atoms in enumerate(structures):
         for level, name, value in _read_values(atoms):
             numbers = _to_array(value)
             if numbers is not None:
+                inner = numbers.shape if level == "graph" else numbers.shape[1:]
+                if len(inner) > 1 and inner != (3, 3):
+                    matrices[level, name] = inner
                 shaped = numbers.reshape(1 if level == "graph" else len(atoms), -1)
                 rows[level].setdefault(name, []).append((index, shaped))
             elif level == "graph" and isinstance(value, str):
                 table.texts.setdefault(name, Counter())[value] += 1
+            elif level == "graph" and isinstance(value, list | tuple | dict) and value:
+                nested.add(name)
     for name in dict.fromkeys((*rows["graph"], *rows["node"])):
         joined = _join_rows(name, rows["graph"].get(name, []), rows["node"].get(name, []))
-        if isinstance(joined, Property):
-            table.numbers[name] = joined
-        else:
+        matrix = matrices.get((joined.level, name)) if isinstance(joined, Property) else None
+        if isinstance(joined, str):
             table.ragged[name] = joined
+        elif matrix is not None:
+            table.ragged[name] = (
+                f"is {' x '.join(map(str, matrix))} numbers, which no head predicts: give its "
+                "invariants (moduli, eigenvalues) as columns"
+            )
+        else:
+            table.numbers[name] = joined
+    for name in sorted(nested - {*table.numbers, *table.texts, *table.ragged}):
+        table.ragged[name] = (
+            "is nested, neither numbers nor text: give each part as a column of its own"
+        )
     return table
 
 
@@ -358,8 +430,6 @@ def explain_rejection(prop: Property) -> str | None:
         )
     if normalize_name(prop.name).startswith("initial_"):
         return "is what a calculation started from"
-    if prop.scalar and _is_counter(prop):
-        return "numbers or sorts the structures"
     if prop.width > 1 and not (prop.is_stress or prop.shape):
         what = "structure" if prop.level == "graph" else "atom"
         return (
@@ -378,13 +448,3 @@ def explain_selection(prop: Property) -> str | None:
     what = "atoms" if prop.level == "node" else "structures"
     how = "is 0 or 1" if prop.binary else "is whole numbers"
     return f"{how} and seems to select {what}: a mask or tag, no property"
-
-
-def _is_counter(prop: Property) -> bool:
-    """Check whether a property counts or labels structures, by its name or its values."""
-    values = prop.values[:, 0]
-    if _COUNTERS.search(normalize_name(prop.name)):
-        return True
-    steps = np.diff(values)
-    whole = bool((values == np.round(values)).all())
-    return whole and len(values) > 5 and bool((steps > 0).all()) and np.ptp(steps[:5]) == 0

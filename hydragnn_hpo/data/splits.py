@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import SPLITS, TRAJECTORY, SplitConfig
+from hydragnn_hpo.config import SPLITS
+from hydragnn_hpo.config.data_config import TRAJECTORY, SplitConfig
 from hydragnn_hpo.data.label_sharing import SparseLabels, share_labels
 from hydragnn_hpo.data.trajectories import FoundRuns
 from hydragnn_hpo.errors import DataError

@@ -14,15 +14,16 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypedDict
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import Access
+from hydragnn_hpo.config.data_config import Access
 from hydragnn_hpo.data.columns import (
     COUNTS,
     OFFSETS,
@@ -154,19 +155,71 @@ def evict_stage(target: Path) -> bool:
     Returns:
         Whether a stage was removed.
     """
-    stages = [path for path in target.parent.iterdir() if path.is_dir() and path.name[0] != "."]
-    for other in sorted(stages, key=_last_opened):
-        with _try_lock(_lock(other)) as unlocked, _try_lock(_use(other)) as unused:
-            if unlocked and unused:
-                # Rename before removal, so that no process maps half a stage; to a name in the same
-                # folder, because a full disk may refuse a new folder.
-                aside = other.with_name(f".{other.name}.{secrets.token_hex(4)}{PART}")
-                with storage(other):
-                    os.rename(other, aside)
-                shutil.rmtree(aside, ignore_errors=True)
-                logger.info("%s: removed to make room; it was not in use.", other)
-                return True
-    return False
+    return any(map(remove_stage, sorted(_list_stages(target.parent), key=_last_opened)))
+
+
+def remove_stage(stage: Path) -> bool:
+    """Remove a stage, and return True, unless a process makes, reads or removes it."""
+    with _try_lock(_lock(stage)) as unlocked, _try_lock(_use(stage)) as unused:
+        if not (unlocked and unused and stage.is_dir()):
+            return False
+        # Rename before removal, so that no process maps half a stage; to a name in the same
+        # folder, because a full disk may refuse a new folder.
+        aside = stage.with_name(f".{stage.name}.{secrets.token_hex(4)}{PART}")
+        with storage(stage):
+            os.rename(stage, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+        logger.info("%s: removed; it was not in use.", stage)
+        return True
+
+
+def remove_stale(folder: Path, now: float) -> None:
+    """Remove unused stages that were not opened for ``STALE_SECONDS``, or whose store is gone.
+
+    Args:
+        folder: folder with stages.
+        now: seconds since the epoch.
+    """
+    for stage in _list_stages(folder):
+        if now - _last_opened(stage) > STALE_SECONDS or not _has_store(stage):
+            remove_stage(stage)
+
+
+def remove_stages(store: Path | None = None) -> list[Path]:
+    """Remove the stages of this user on this host that no process reads.
+
+    Args:
+        store: the store whose stage this process reads no more; None for the stages of all stores.
+
+    Returns:
+        The folders that were removed.
+
+    Raises:
+        StorageError: a folder for stages can be entered by others.
+    """
+    removed = []
+    for place in list_places(None):
+        try:
+            folder = open_stage_folder(place)
+        except UnusablePlace:
+            continue
+        stages = _list_stages(folder) if store is None else [folder / read_index(store).checksum]
+        for stage in stages:
+            release_stage(stage)
+            removed += [stage] if remove_stage(stage) else []
+    return removed
+
+
+def _list_stages(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+
+
+def _has_store(stage: Path) -> bool:
+    """Check whether the store that a stage was copied from is still there."""
+    try:
+        return Path(read_json(stage / "manifest.json")["store"]).exists()
+    except (HydraError, KeyError, TypeError):
+        return False
 
 
 def _last_opened(target: Path) -> float:
@@ -213,6 +266,9 @@ def _try_lock(file: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
+STALE_SECONDS = 7 * 86_400.0
+"""Time since a stage was last opened after which the next process that makes one removes it."""
+
 LAYOUT = 2
 """Version of the layout of stages; a stage of another version is made again."""
 
@@ -253,6 +309,7 @@ def make_stage(target: Path, index: Index) -> Columns:
         columns = map_stage(target, index)
         if columns is None:
             remove_unfinished(target)
+            remove_stale(target.parent, time.time())
             _write_with_room(target, index)
             columns = map_stage(target, index)
     if columns is None:
@@ -288,23 +345,8 @@ def _write_stage(target: Path, index: Index) -> None:
                 start = index.starts[first]
                 _put(files, places(start), _convert_window(reader.read(first, last), start), folder)
         sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
-        manifest: StageManifest = {
-            "layout": LAYOUT,
-            "store": str(index.folder),
-            "files": sizes,
-        }
-        write_json(folder / "manifest.json", manifest)
-
-
-class StageManifest(TypedDict):
-    """The content of ``manifest.json``, which is written after all other files of a stage."""
-
-    layout: int
-    """Version of the layout, ``LAYOUT``."""
-    store: str
-    """Path of the store."""
-    files: dict[str, int]
-    """Size of every other file in bytes, by name."""
+        manifest = {"layout": LAYOUT, "store": str(index.folder.resolve()), "files": sizes}
+        write_json(folder / "manifest.json", manifest)  # after all other files
 
 
 def _shapes(index: Index) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
@@ -385,11 +427,11 @@ def _put(files: dict[str, BinaryIO], places: dict[str, int], arrays: Arrays, fol
 def _is_whole(target: Path) -> bool:
     """Check whether a stage has this layout, and all files have the sizes of its manifest."""
     try:
-        manifest: StageManifest = read_json(target / "manifest.json")
+        manifest = read_json(target / "manifest.json")
         sizes = {name: (target / name).stat().st_size for name in manifest["files"]}
     except (HydraError, OSError, KeyError, TypeError, ValueError):
         return False
-    return manifest.get("layout") == LAYOUT and sizes == manifest["files"]
+    return bool(manifest.get("layout") == LAYOUT and sizes == manifest["files"])
 
 
 def _map_arrays(target: Path, index: Index) -> Columns:

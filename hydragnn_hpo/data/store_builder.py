@@ -1,7 +1,6 @@
 """Build a store from a card, with worker processes of this host or with the ranks of MPI."""
 
 import contextlib
-import logging
 import os
 import queue
 import subprocess
@@ -12,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, TypeVar
+from typing import Any, NotRequired, TypedDict
 
 from ase import parallel
 
@@ -48,7 +47,7 @@ from hydragnn_hpo.data.convert_pieces import (
     parse_message,
     read_record,
 )
-from hydragnn_hpo.data.mpi_ranks import HostGroups, group_by_host
+from hydragnn_hpo.data.mpi_ranks import HostGroups, group_by_host, run_at_root, run_or_fail_together
 from hydragnn_hpo.data.store_parts import WINDOW, refuse_foreign_folder
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError, answer_of
 from hydragnn_hpo.file_records import StoreStats
@@ -58,10 +57,6 @@ _SMALL = 2
 """Builds of up to this many pieces use no workers, which would take longer to start."""
 
 _COMMAND = [sys.executable, "-m", "hydragnn_hpo.data.convert_pieces"]
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _RANK_COUNTS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 """Environment variables with the number of ranks, from the mpiexec of MPICH and of Open MPI."""
@@ -417,7 +412,10 @@ def build_with_ranks(
         if comm.rank == 0 and progress is not None:
             progress(layout.total)
         folder = run_at_root(comm, lambda: placed.enter_context(whole_folder(out)))
-        shares = run_everywhere(comm, lambda: _write_own_part(hosts, layout, folder, work, plan))
+        share = run_or_fail_together(
+            comm, lambda: _write_own_part(hosts, layout, folder, work, plan)
+        )
+        shares = comm.gather(share) or []
 
         def finish() -> StoreStats:
             stats = finish_store(folder, layout, [share for share in shares if share], plan.card)
@@ -439,57 +437,13 @@ def _disable_ase_mpi() -> Iterator[None]:
         parallel.world.comm = before
 
 
-def run_at_root(comm: Any, act: Callable[[], T]) -> T:
-    """Call a function on rank 0, and return its result on all ranks; collective.
-
-    Raises:
-        HydraError: it failed on rank 0; every rank raises the error.
-    """
-    outcome = _catch_error(comm, act) if comm.rank == 0 else None
-    result, error = comm.bcast(outcome)
-    if error is not None:
-        raise error
-    shared: T = result
-    return shared
-
-
-def run_everywhere(comm: Any, act: Callable[[], T]) -> list[T]:
-    """Call a function on all ranks; collective.
-
-    Returns:
-        On rank 0 the results in the order of the ranks, on the others an empty list.
-
-    Raises:
-        HydraError: it failed on a rank; every rank raises the error of the lowest one.
-    """
-    outcomes = comm.gather(_catch_error(comm, act))
-    errors = [error for _, error in outcomes or [] if error is not None]
-    error = comm.bcast(errors[0] if errors else None)
-    if error is not None:
-        raise error
-    return [result for result, _ in outcomes or []]
-
-
-def _catch_error(comm: Any, act: Callable[[], T]) -> tuple[T | None, HydraError | None]:
-    """Return a result or an error: a rank that raised here would leave the others waiting."""
-    try:
-        return act(), None
-    except HydraError as error:
-        return None, error
-    except Exception as error:  # a bug: shown where it happened, and all ranks end
-        logger.exception("rank %d", comm.rank)
-        return None, JobError(
-            f"MPI rank {comm.rank} failed ({str(error) or type(error).__name__}); see its output."
-        )
-
-
 def _make_layout(comm: Any, hosts: HostGroups, plan: BuildPlan, work: Path, out: Path) -> Any:
     """Convert all pieces, and lay the store out on rank 0.
 
     Returns:
         The layout on the leading rank of each host, None on the others.
     """
-    converted = run_everywhere(comm, lambda: _convert(comm, plan, work))
+    converted = comm.gather(run_or_fail_together(comm, lambda: _convert(comm, plan, work))) or []
     layouts: list[StoreLayout] = []
 
     def lay_out() -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any, TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import STORE_VERSION, check_stored_targets
+from hydragnn_hpo.config import STORE_VERSION
+from hydragnn_hpo.config.data_config import check_stored_targets
 from hydragnn_hpo.data.columns import PERS, Per
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.file_records import StoreStats
@@ -53,37 +54,9 @@ class PartEntry(TypedDict):
     """All files of the part, sorted by name."""
 
 
-class ColumnEntry(TypedDict):
-    """Entry of ``index.json`` for one column."""
-
-    name: str
-    """Name of the array, see ``columns.arrays_of``."""
-    dtype: str
-    """numpy's name of the type."""
-    shape: list[int]
-    """Shape of one row; empty where a row is one number."""
-    per: Per
-    """What a row stands for."""
-
-
-class IndexFile(TypedDict):
-    """The content of ``index.json``."""
-
-    version: int
-    """Version of the layout, ``STORE_VERSION``."""
-    checksum: str
-    """See ``Index.checksum``."""
-    windows_sha256: str
-    """Checksum of the numbers in ``windows.npy``, hexadecimal."""
-    columns: list[ColumnEntry]
-    """All columns, in the order of the checksums in ``windows.npy``."""
-    parts: list[PartEntry]
-    """All parts, in the order of their graphs."""
-
-
 @dataclass(frozen=True)
 class StoreColumn:
-    """One array of a store."""
+    """One array of a store, and its entry in ``index.json``, with numpy's name of the type."""
 
     name: str
     """Name of the array, see ``columns.arrays_of``."""
@@ -236,7 +209,7 @@ def read_index(path: Path) -> Index:
     return index
 
 
-def _parse_index(path: Path, content: IndexFile) -> Index:
+def _parse_index(path: Path, content: Any) -> Index:
     """Parse ``index.json`` and read ``windows.npy``; raise ValueError if its checksum differs."""
     columns = tuple(
         StoreColumn(c["name"], np.dtype(c["dtype"]), tuple(c["shape"]), c["per"])
@@ -312,11 +285,3 @@ def check_files(store: Path, part: StorePart, *, whole: bool = False) -> None:
             raise DataError(
                 f"{file}: was altered (SHA-256 differs); build the store {store} again."
             )
-
-
-def columns_to_json(columns: Iterable[StoreColumn]) -> list[ColumnEntry]:
-    """Convert columns to their entries in ``index.json``."""
-    return [
-        {"name": c.name, "dtype": c.dtype.name, "shape": list(c.shape), "per": c.per}
-        for c in columns
-    ]

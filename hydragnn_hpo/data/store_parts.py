@@ -11,6 +11,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,20 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config import STORE_VERSION, CardConfig, dump_config
-from hydragnn_hpo.data.columns import (
-    PERS,
-    Arrays,
-    count_rows,
-    row_kind,
-)
+from hydragnn_hpo.data.columns import PERS, Arrays, count_rows, row_kind
 from hydragnn_hpo.data.store_index import (
     FileEntry,
     Index,
-    IndexFile,
     PartEntry,
     StoreColumn,
     check_files,
-    columns_to_json,
     compute_store_checksum,
 )
 from hydragnn_hpo.errors import DataError, StorageError
@@ -320,11 +314,11 @@ def write_index(
     checksum = compute_store_checksum(windows, stats)
     with_checksum: StoreStats = {**stats, "checksum": checksum}
     write_bytes(folder / "windows.npy", _npy(windows))
-    index: IndexFile = {
+    index = {
         "version": STORE_VERSION,
         "checksum": checksum,
         "windows_sha256": hashlib.sha256(windows.tobytes()).hexdigest(),
-        "columns": columns_to_json(columns),
+        "columns": [{**asdict(column), "dtype": column.dtype.name} for column in columns],
         "parts": list(entries),
     }
     write_json(folder / "stats.json", with_checksum)

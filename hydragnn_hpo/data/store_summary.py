@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,9 @@ class Scan:
     """By target, the value of a scalar, or the norm of a vector or tensor, [G] or [N]; NaN where
     missing."""
 
+    classes: dict[str, NDArray[np.int64]]
+    """By target of classes, the place of each label's class, [G] or [N]; -1 where missing."""
+
     @property
     def num_graphs(self) -> int:
         """Number of graphs, G."""
@@ -105,9 +108,11 @@ def scan_store(index: Index, stats: StoreStats) -> Scan:
     names = (*_LIGHT, *(name for name in columns if name.startswith(kinds)))
     windows = []
     for arrays in read_windows(index, names):
-        for name in arrays:
-            if name.startswith("target."):
-                arrays[name] = _score(arrays[name])
+        for name in [name for name in arrays if name.startswith("target.")]:
+            target = name.removeprefix("target.")
+            if stats["targets"][target]["shape"] == "class":
+                arrays[f"class.{target}"] = _find_class(arrays[name])
+            arrays[name] = _score(arrays[name])
         windows.append(arrays)
     joined = join_arrays(windows)
     named = {name.partition(".")[::2]: array for name, array in joined.items()}
@@ -121,7 +126,13 @@ def scan_store(index: Index, stats: StoreStats) -> Scan:
         ids=Names(joined["id_text"], offsets(joined["id_size"])),
         attributes={name: v for (kind, name), v in named.items() if kind == "attribute"},
         scores={name: v for (kind, name), v in named.items() if kind == "target"},
+        classes={name: v for (kind, name), v in named.items() if kind == "class"},
     )
+
+
+def _find_class(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the place of the class of each row, -1 where it is missing."""
+    return np.where(np.isnan(values).any(axis=1), -1, values.argmax(axis=1))
 
 
 def _score(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -320,6 +331,9 @@ class StoreFiles(TypedDict):
 class SplitValues(TypedDict):
     """Values of a target in one split; the norms of vectors and tensors."""
 
+    classes: NotRequired[dict[str, int]]
+    """Number of labels of each class; absent for other shapes."""
+
     values: int
     """Number of known values."""
     missing: float
@@ -383,17 +397,16 @@ def _describe_target(scan: Scan, name: str) -> TargetValues:
     by_node = scan.stats["targets"][name]["level"] == "node"
     split = np.repeat(scan.split, scan.num_nodes) if by_node else scan.split
     edges = _choose_bins(values[np.isfinite(values)])
-    train, val, sel, cal, test = (
-        _describe_split(values[split == number], edges) for number in range(len(SPLITS))
-    )
-    return {
-        "bins": edges.tolist(),
-        "train": train,
-        "val": val,
-        "sel": sel,
-        "cal": cal,
-        "test": test,
-    }
+    classes = scan.stats["targets"][name].get("classes") or ()
+    by_split = {}
+    for number, split_name in enumerate(SPLITS):
+        described = _describe_split(values[split == number], edges)
+        if name in scan.classes:
+            labels = scan.classes[name][split == number]
+            counted = np.bincount(labels[labels >= 0], minlength=len(classes)).tolist()
+            described["classes"] = dict(zip(classes, counted, strict=True))
+        by_split[split_name] = described
+    return cast("TargetValues", {"bins": edges.tolist(), **by_split})
 
 
 def _describe_split(values: Array, edges: Array) -> SplitValues:

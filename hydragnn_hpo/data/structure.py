@@ -15,18 +15,11 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import (
-    MAX_ELEMENT,
-    TRAJECTORY,
-    AttributeConfig,
-    TargetConfig,
-    TrunkSpec,
-    find_unseen,
-    weigh_sum,
-)
+from hydragnn_hpo.config import MAX_ELEMENT, AttributeConfig, TargetConfig, TrunkSpec, find_unseen
+from hydragnn_hpo.config.data_config import TRAJECTORY, weigh_sum
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.units import inside
+from hydragnn_hpo.units import inside, is_virial
 
 # Where torch is installed vesin imports it: seconds and 200 MB for each process of a build.
 _TORCH = sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
@@ -231,7 +224,11 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         group=_group(atoms, place, rules.group),
         published=_published(atoms, rules.published),
         attributes=attributes,
-        laplacian=_encode(len(atoms), edges, rules.laplacian),
+        laplacian=(
+            compute_laplacian_encodings(len(atoms), edges, rules.laplacian)
+            if rules.laplacian
+            else None
+        ),
     )
 
 
@@ -241,10 +238,6 @@ def _check_known(atoms: Atoms, place: Place, trunks: Sequence[TrunkSpec]) -> Non
             raise place.error(
                 f"has {unseen}, on which {trunk.title} was not trained", "leave it out"
             )
-
-
-def _encode(num_nodes: int, edges: NDArray[np.int32], count: int) -> NDArray[np.float32] | None:
-    return compute_laplacian_encodings(num_nodes, edges, count) if count else None
 
 
 def _geometry(
@@ -416,7 +409,15 @@ def target_of(
         DataError: the value is missing, no finite number, of the wrong shape, or out of bounds.
     """
     key = target.key or name
-    raw = _lookup(atoms, key, target.level)
+    if target.columns is None:
+        raw = _lookup(atoms, key, target.level)
+    else:
+        cells = [_lookup(atoms, column, target.level) for column in target.columns]
+        raw = (
+            None
+            if set(map(id, cells)) == {id(None)}
+            else [np.nan if c is None else c for c in cells]
+        )
     if raw is None:
         if target.optional:
             return None
@@ -430,6 +431,11 @@ def target_of(
     _check_periodicity(atoms, key, target, place)
     value = _to_shape(value, len(atoms), key, target, place)
     _check_values(value, key, target, place)
+    if target.shape == "tensor" and target.derived_from and not atoms.pbc.all():
+        # Without three periodic directions there is no volume, so no stress to learn.
+        value = np.full_like(value, np.nan) if target.optional else value
+    elif is_virial(target.unit):
+        value = value / atoms.cell.volume
     value = value * inside(target.unit)[0] / (len(atoms) if target.per_atom else 1)
     _check_bounds(value, key, target, place)
     return None if np.isnan(value).all() else value
@@ -546,50 +552,33 @@ def _check_sums(
     place: Place,
     rules: Rules,
 ) -> None:
-    """Refuse labels that miss the sum of their target, see ``_check_sum``.
-
-    Args:
-        targets: labels by target; None where a structure has none.
-        attributes: attributes of the structure, in the units used inside.
-        place: where the structure comes from, for errors.
-        rules: the targets with their sums.
-    """
-    for name, target in rules.targets.items():
-        _check_sum(targets[name], name, target, attributes, place)
-
-
-def _check_sum(
-    value: NDArray[np.float64] | None,
-    name: str,
-    target: TargetConfig,
-    attributes: Mapping[str, float],
-    place: Place,
-) -> None:
     """Refuse labels of all atoms that miss the sum of their target by more than its tolerance.
 
     Args:
-        value: the labels in the unit used inside, [N, w], NaN where missing; None without any.
-        name: name of the target.
-        target: its sum, tolerance and unit.
+        targets: labels in the unit used inside by target, [N, w], NaN where missing; None where a
+            structure has none.
         attributes: attributes of the structure, in the units used inside.
         place: where the structure comes from, for errors.
+        rules: the targets with their sums, tolerances and units.
     """
-    if target.total is None or value is None or np.isnan(value).any():
-        return
-    total = attributes[target.total] if isinstance(target.total, str) else target.total
-    factor = inside(target.unit)[0]
-    sums = value.sum(axis=0) / factor
-    each = np.array(weigh_sum(value.shape[1])) * (total / factor)
-    worst = int(np.abs(sums - each).argmax())
-    summed = float(sums[worst])
-    wanted = float(each[worst])
-    if abs(summed - wanted) > target.sum_tolerance:
-        raise place.error(
-            f"has '{target.key or name}' that sum to {summed:.6g} {target.unit} and miss the sum "
-            f"{wanted:g} of target '{name}' by {abs(summed - wanted):.3g}, more than "
-            f"sum_tolerance = {target.sum_tolerance:g}",
-            "mend them, or correct sum or sum_tolerance in the card",
-        )
+    for name, target in rules.targets.items():
+        value = targets[name]
+        if target.total is None or value is None or np.isnan(value).any():
+            continue
+        total = attributes[target.total] if isinstance(target.total, str) else target.total
+        factor = inside(target.unit)[0]
+        sums = value.sum(axis=0) / factor
+        each = np.array(weigh_sum(value.shape[1])) * (total / factor)
+        worst = int(np.abs(sums - each).argmax())
+        summed = float(sums[worst])
+        wanted = float(each[worst])
+        if abs(summed - wanted) > target.sum_tolerance:
+            raise place.error(
+                f"has '{target.key or name}' that sum to {summed:.6g} {target.unit} and miss the "
+                f"sum {wanted:g} of target '{name}' by {abs(summed - wanted):.3g}, more than "
+                f"sum_tolerance = {target.sum_tolerance:g}",
+                "mend them, or correct sum or sum_tolerance in the card",
+            )
 
 
 def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:

@@ -16,7 +16,7 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import TRAJECTORY
+from hydragnn_hpo.config.data_config import TRAJECTORY
 from hydragnn_hpo.data.properties import PropertyTable, normalize_name
 
 Array = NDArray[np.float64]

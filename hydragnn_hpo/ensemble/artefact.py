@@ -37,35 +37,32 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from hydragnn_hpo.config import (
-    AGREE,
     ELEMENTS,
-    MOST_VALUES_OF_SPECTRUM,
-    SUMMED,
     TRUNKS,
     AttributeConfig,
-    AxisConfig,
     CardConfig,
-    ClassName,
     Config,
-    Cutoff,
     ModelConfig,
-    Name,
+    TargetKind,
     TrialConfig,
-    TrunkName,
     TrunkSpec,
-    check_derivatives,
-    check_kind,
-    check_plain,
-    count_components,
     is_extensive,
     parse_config,
     parse_toml,
     targets_of,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
+from hydragnn_hpo.config.data_config import (
+    AGREE,
+    MOST_VALUES_OF_SPECTRUM,
+    SUMMED,
+    Name,
+    check_derivatives,
+    check_kind,
+)
+from hydragnn_hpo.config.schema import Cutoff, check_plain
+from hydragnn_hpo.config.trunk_specs import TrunkName
 from hydragnn_hpo.data import expand_mean
-from hydragnn_hpo.ensemble.calibrate import Calibration, Strata, groups_for
-from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_arrays
 from hydragnn_hpo.ensemble.local_descriptors import (
     FORMS,
@@ -79,7 +76,10 @@ from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.model import rename_weights
 from hydragnn_hpo.sanitize import find_unprintable, quote
-from hydragnn_hpo.units import inside, mark_guess
+from hydragnn_hpo.uncertainty import Calibration, CalibrationData, Strata
+from hydragnn_hpo.uncertainty.calibrate import groups_for
+from hydragnn_hpo.uncertainty.calibration_data import from_arrays
+from hydragnn_hpo.units import inside
 
 C = TypeVar("C", bound=Config)
 T = TypeVar("T")
@@ -138,8 +138,6 @@ _LEVEL = re.compile(r"0\.[0-9]{0,3}[1-9]", re.ASCII)
 """A level of intervals, as a share: above 0, below 1."""
 _SUM = re.compile(r"([0-9a-f]{64})  (\S+)")
 """A line of ``SHA256SUMS``."""
-_PIECE = 2**20
-"""Bytes read at once to compute a checksum."""
 _DAMAGE = (
     *(OSError, zipfile.BadZipFile, zlib.error, EOFError),
     *(NotImplementedError, RuntimeError, ValueError, OverflowError),
@@ -302,48 +300,8 @@ class LocalShare(Config):
         return describe_basis(self.trunk)
 
 
-class HeadEntry(Config):
-    """One predicted target."""
-
-    level: Literal["graph", "node"]
-    """One value per structure, or one per atom."""
-
-    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"]
-    """A number, 3 components, the 9 components of a tensor, row by row, the values of a spectrum,
-    or the probabilities of classes."""
-
-    size: Annotated[int, Field(ge=2, le=MOST_VALUES_OF_SPECTRUM)] | None = None
-    """Number of values of a spectrum; None for other shapes."""
-
-    axis: AxisConfig | None = None
-    """Axis of a spectrum; None where the card gives none."""
-
-    classes: Annotated[tuple[ClassName, ...], Len(2, 100)] | None = None
-    """Names of the classes, whose probabilities are predicted; None for other shapes."""
-
-    unit: str
-    """Unit of predictions and errors."""
-
-    unit_guessed: bool = False
-    """Whether the unit of the training data is a guess; false in files of earlier versions."""
-
-    energy: Literal["total", "per_atom"] | None = None
-    """Set for energies, from which forces can be derived."""
-
-    extensive: bool | None = None
-    """True for a sum over atoms; total energies are one without it."""
-
-    derived_from: str | None = None
-    """Name of the energy whose derivative this target is; None for other targets."""
-
-    origin: Literal["mass", "geometry", "none"] | None = None
-    """Origin of a vector or tensor of structures, as in the card; None for other targets."""
-
-    charge: str | None = None
-    """Attribute with the total charge, for dipoles; None where the card names none."""
-
-    description: str = ""
-    """What the property is."""
+class HeadEntry(TargetKind):
+    """One predicted target, with the unit of predictions and errors."""
 
     mean: Amount
     """Mean on the training split, in the unit; of a tensor's diagonal, 0 for vectors and stress."""
@@ -383,16 +341,6 @@ class HeadEntry(Config):
     local: LocalShare | None = None
     """Regressions on local descriptors that are members; None where the nets are alone, and in
     files of earlier versions."""
-
-    @property
-    def shown_unit(self) -> str:
-        """Unit as it is shown beside numbers, which says whether it is a guess."""
-        return mark_guess(self.unit, guessed=self.unit_guessed)
-
-    @property
-    def width(self) -> int:
-        """Number of components."""
-        return count_components({"shape": self.shape, "size": self.size, "classes": self.classes})
 
     @property
     def is_sum(self) -> bool:
@@ -463,9 +411,8 @@ class HeadEntry(Config):
                 raise ValueError(f"the baseline needs {self.width} components; get it again.")
             if self.level == "node" and baseline.fractions:
                 raise ValueError("the baseline of an atom has no 'fractions'; get it again.")
-        differentiated = self.energy and self.local is not None and self.local.trunk is None
-        if shared and (differentiated or self.derived_from):
-            raise ValueError("'local' is not of energies and their derivatives; get it again.")
+        if shared and self.derived_from:
+            raise ValueError("'local' is not of derivatives; get it again.")
         return self
 
     @model_validator(mode="after")
@@ -505,12 +452,6 @@ class Coordination:
     ranges: dict[Symbol, tuple[Count, Count]] = field(default_factory=dict)
     """Fewest and most neighbours of an atom, by element symbol."""
 
-
-_TARGET_FIELDS = {
-    *("level", "shape", "size", "classes", "unit", "energy", "derived_from", "origin", "charge"),
-    *("mean", "std", "sum", "bounds"),
-}
-"""Fields of a head that ``Manifest.targets`` returns."""
 
 Scores = dict[str, float | int | str | None]
 """Scores of a head by name, None where there is none, and its ``unit``."""
@@ -602,6 +543,11 @@ class Manifest(Config):
         if len({len(h.local.elements) for h in self.heads.values() if h.local is not None}) > 1:
             raise ValueError("heads have regressions of different numbers; get it again.")
         check_derivatives(self.heads)
+        for name, head in self.heads.items():
+            if head.derived_from and self.heads[head.derived_from].local is not None:
+                raise ValueError(
+                    f"'local' is not of energies that have derivatives, as '{name}'; get it again."
+                )
         return self
 
     @model_validator(mode="after")
@@ -645,10 +591,10 @@ class Manifest(Config):
         """Return the statistics of the targets that a net's constructor needs.
 
         Returns:
-            By head, the fields ``_TARGET_FIELDS``.
+            By head, what a net computes and its unit, mean and spread.
         """
         return {
-            name: cast("TargetStats", head.model_dump(include=_TARGET_FIELDS))
+            name: cast("TargetStats", head.model_dump(include={*AGREE, "mean", "std"}))
             for name, head in self.heads.items()
         }
 
@@ -886,27 +832,16 @@ class SafeZip:
         return data
 
     def check(self, name: str) -> None:
-        """Verify the checksum of an entry without holding it in memory.
-
-        Raises:
-            DataError: the entry is missing or damaged.
-        """
-        if name not in self.sizes:
-            reject(self.path, f"lacks '{name}'")
-        digest = hashlib.sha256()
-        with translate_damage(self.path), self._file.open(name) as stream:
-            while piece := stream.read(_PIECE):
-                digest.update(piece)
-        self._check(name, digest.hexdigest())
-
-    def check_any(self, name: str) -> None:
-        """Verify the checksum of an entry that may be missing.
+        """Verify the checksum of an entry, which may be missing, without holding it in memory.
 
         Raises:
             DataError: the entry is damaged.
         """
-        if name in self.sizes:
-            self.check(name)
+        if name not in self.sizes:
+            return
+        with translate_damage(self.path), self._file.open(name) as stream:
+            digest = hashlib.file_digest(cast("io.BufferedIOBase", stream), "sha256")
+        self._check(name, digest.hexdigest())
 
     def refuse_others(self, wanted: set[str]) -> None:
         """Reject the file if it holds entries other than those in ``wanted``.
@@ -1014,13 +949,13 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
     """
     with open_safe_zip(path) as entries:
         manifest = _read_manifest(entries)
-        entries.check_any(CARD)
+        entries.check(CARD)
         configs = {m.trial: _read_config(entries, m, manifest) for m in manifest.members}
         files = manifest.data.card_files.items()
         cards = {name: _read_toml(entries, file, CardConfig) for name, file in files}
         _check_against_cards(path, manifest, configs, cards)
         if to_predict:
-            entries.check_any(CALIBRATION)
+            entries.check(CALIBRATION)
         known = None if to_predict else _read_calibration(entries, manifest)
         trunks = {config.model.embedding for config in configs.values()} - {ELEMENTS}
         trunks |= manifest.local_trunks

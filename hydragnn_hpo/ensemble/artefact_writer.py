@@ -1,17 +1,15 @@
-"""Write an ensemble file, with a model card for the person who receives it."""
+"""Write an ensemble file."""
 
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ase.data import chemical_symbols
-from jinja2 import Environment, PackageLoader
 from safetensors.numpy import save as save_arrays
 from safetensors.torch import save as save_tensors
 
-from hydragnn_hpo.config import CardConfig, Config, TrialConfig, to_toml
+from hydragnn_hpo.config import CardConfig, Config, to_toml
 from hydragnn_hpo.ensemble.artefact import (
     CALIBRATION,
     CARD,
@@ -25,14 +23,13 @@ from hydragnn_hpo.ensemble.artefact import (
     Manifest,
     find_constants,
 )
-from hydragnn_hpo.ensemble.calibrate import LEVELS
-from hydragnn_hpo.ensemble.calibration_data import to_arrays
 from hydragnn_hpo.ensemble.descriptors import features_to_arrays
-from hydragnn_hpo.ensemble.error_factors import ErrorFactors
 from hydragnn_hpo.ensemble.local_descriptors import stack_models
+from hydragnn_hpo.ensemble.model_card import render_model_card
 from hydragnn_hpo.ensemble.packed_trunk import trunk_files
 from hydragnn_hpo.files import whole_file
 from hydragnn_hpo.sanitize import sanitize_values
+from hydragnn_hpo.uncertainty.calibration_data import to_arrays
 
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -97,82 +94,3 @@ def _without_paths(card: CardConfig) -> CardConfig:
 
 def _to_bytes(config: Config) -> bytes:
     return to_toml(sanitize_values(config.model_dump(mode="json", exclude_none=True))).encode()
-
-
-def render_model_card(
-    manifest: Manifest, configs: Mapping[str, TrialConfig], constants: Mapping[str, float]
-) -> str:
-    """Render the model card of an ensemble, in Markdown.
-
-    Args:
-        manifest: of the ensemble.
-        configs: configurations of the members, by trial.
-        constants: as ``find_constants`` returns them.
-    """
-    environment = Environment(
-        loader=PackageLoader("hydragnn_hpo.ensemble"),
-        autoescape=False,  # noqa: S701  Markdown, not HTML; the filters keep text in its line
-        keep_trailing_newline=True,
-        lstrip_blocks=True,
-        trim_blocks=True,
-    )
-    environment.filters |= {"line": _line, "cell": _cell, "number": _number, "factors": _factors}
-    made, data = manifest.created_by, manifest.data
-    versions = [f"{name} {version}" for name, version in manifest.software.items()]
-    return environment.get_template("model_card.md.jinja").render(
-        manifest=manifest,
-        configs=configs,
-        constants=constants,
-        data=data,
-        heads=manifest.heads,
-        made=made,
-        members=manifest.members,
-        trunks={name: manifest.trunk_spec(name) for name in manifest.trunks},
-        elements=[chemical_symbols[z] for z in manifest.elements],
-        labelled={
-            name: [chemical_symbols[z] for z in head.elements]
-            for name, head in manifest.heads.items()
-            if head.elements not in (None, manifest.elements)
-        },
-        unguaranteed=manifest.unguaranteed(round(100 * level) for level in LEVELS),
-        facts=_data_facts(manifest),
-        method={"greedy": "weighted by errors", "top": "the best by validation"}[made.method],
-        software=versions + ([f"commit {manifest.commit}"] if manifest.commit else []),
-    )
-
-
-def _data_facts(manifest: Manifest) -> list[tuple[str, str]]:
-    """List facts on the data: a name and a text, which may be empty."""
-    data = manifest.data
-    return [
-        ("data set", data.name),
-        ("origin", data.origin),
-        ("licence", data.licence),
-        ("cite", data.cite),
-        ("checksum of the store", data.checksum),
-        ("splits", ", ".join(f"{name} {count}" for name, count in data.splits.items())),
-        *((f"file `{name}`", f"sha256 {sha}") for name, sha in data.files.items() if sha),
-        ("cards", ", ".join(f"`data/{name}.toml`" for name in data.cards)),
-    ]
-
-
-def _line(text: str) -> str:
-    """Return text as one line, so that untrusted text cannot become a heading or a table."""
-    return " ".join(text.split())
-
-
-def _cell(text: object) -> str:
-    """Return text as one cell of a table."""
-    return _line(str(text)).replace("|", "\\|")
-
-
-def _factors(factors: ErrorFactors) -> str:
-    """Return factors by element, then those at predicted values, in words."""
-    elements = (f"{name} {_number(factor)}" for name, factor in factors.elements.items())
-    pairs = zip(factors.at_values, factors.values, strict=True)
-    at_values = (f"{_number(factor)} at {_number(value)}" for factor, value in pairs)
-    return f"{', '.join(elements)}; predicted values {', '.join(at_values)}"
-
-
-def _number(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, (int, float)) else "-"

@@ -6,24 +6,16 @@ Shapes: N nodes, E edges.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 import ase.io
 import numpy as np
 from ase import Atoms
-from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.calculator import Calculator, all_changes, all_properties
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data import (
-    Columns,
-    Graph,
-    Place,
-    Rules,
-    attributes_of,
-    columns_of,
-    compute_laplacian_encodings,
-    edge_vectors,
-)
+from hydragnn_hpo.data import Columns, Graph, Place, Rules, columns_of, edge_vectors
+from hydragnn_hpo.data.structure import attributes_of, compute_laplacian_encodings
 from hydragnn_hpo.ensemble.energy_derivatives import (
     EnergyDerivatives,
     compute_derivatives,
@@ -32,7 +24,8 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
     frozen_error,
     reads_features,
 )
-from hydragnn_hpo.ensemble.inference import Ensemble, describe_heads
+from hydragnn_hpo.ensemble.head_predictions import describe_heads
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.structure_batches import graph_of_atoms
 from hydragnn_hpo.errors import ConfigError, DataError, JobError
 
@@ -96,6 +89,34 @@ class CalculatorResults(TypedDict, total=False):
     """Polarizability, angstrom^3, [3, 3]."""
     born_effective_charges: np.ndarray
     """Born charges, e, [N, 3, 3]."""
+
+
+class ResultsOfAse(dict[str, Any]):
+    """Results whose items are what ASE has a name for; ``[]``, ``get`` and ``in`` know all of them.
+
+    ASE's own functions go through the items and stop at a name that they do not know.
+    """
+
+    def __init__(self, results: CalculatorResults) -> None:
+        """Keep the results, and list those whose names ASE knows."""
+        super().__init__({key: each for key, each in results.items() if key in all_properties})
+        self.more = {key: each for key, each in results.items() if key not in all_properties}
+        """Results without a name in ASE."""
+
+    def __missing__(self, key: str) -> object:
+        """Return a result without a name in ASE."""
+        return self.more[key]
+
+    def __contains__(self, key: object) -> bool:
+        """Check whether there is a result of this name."""
+        return super().__contains__(key) or key in self.more
+
+    def get(self, key: str, default: object = None) -> object:
+        """Return a result, or the default where there is none of this name."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
 
 @dataclass(eq=False)
@@ -264,20 +285,24 @@ class EnsembleCalculator(Calculator):
         only = np.zeros(1, dtype=np.int64)
         if reads_features(self.ensemble, self.target):
             if any(name.startswith(("forces", "stress")) for name in properties):
-                raise frozen_error(self.ensemble)
+                raise frozen_error(self.ensemble, self.target)
             energy = EnergyDerivatives(self.ensemble.moments(columns, only)[self.target])
-            self.results = {
-                **self._energies(columns, only, energy),
-                **self._responses(columns, properties),
-            }
+            self.results = ResultsOfAse(
+                {
+                    **self._energies(columns, only, energy),
+                    **self._responses(columns, properties),
+                }
+            )
             return
         derivatives = compute_derivatives(self.ensemble, self.target, columns, only)
-        self.results = {
-            **self._energies(columns, only, derivatives),
-            **self._forces(columns, derivatives),
-            **(_stress(derivatives) if self.atoms.pbc.all() else {}),
-            **self._responses(columns, properties),
-        }
+        self.results = ResultsOfAse(
+            {
+                **self._energies(columns, only, derivatives),
+                **self._forces(columns, derivatives),
+                **(_stress(derivatives) if self.atoms.pbc.all() else {}),
+                **self._responses(columns, properties),
+            }
+        )
 
     def _energies(
         self, columns: Columns, only: np.ndarray, derivatives: EnergyDerivatives

@@ -17,7 +17,7 @@ import torch
 
 from hydragnn_hpo.data import Columns, GraphSet
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, Member, member_batches, pieces
-from hydragnn_hpo.model import pool_mean
+from hydragnn_hpo.model.layers import pool_mean
 
 GRAPH, NODE = "graph", "node"
 """Levels of features: of a structure, and of an atom."""

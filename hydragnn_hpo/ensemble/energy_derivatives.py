@@ -10,11 +10,12 @@ from torch import Tensor
 
 from hydragnn_hpo.config import ELEMENTS
 from hydragnn_hpo.data import Batch, GraphSet
-from hydragnn_hpo.ensemble.calibrate import Moments
-from hydragnn_hpo.ensemble.engine import Member, member_batches
-from hydragnn_hpo.ensemble.inference import Ensemble, as_array
+from hydragnn_hpo.ensemble.engine import Member, as_array, member_batches
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import ConfigError, unknown
-from hydragnn_hpo.model import attach_strain, forces_and_stress, total_energy, variance_key
+from hydragnn_hpo.model import variance_key
+from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress, total_energy
+from hydragnn_hpo.uncertainty import Moments
 
 
 @dataclass(eq=False)
@@ -57,7 +58,7 @@ def compute_derivatives(
         ConfigError: a member's energy begins from features without derivatives.
     """
     if reads_features(ensemble, target):
-        raise frozen_error(ensemble)
+        raise frozen_error(ensemble, target)
     derivatives = EnergyDerivatives()
     per_atom = ensemble.manifest.heads[target].energy == "per_atom"
     members = [member for member in ensemble.members if target in member.weights]
@@ -78,9 +79,16 @@ def reads_features(ensemble: Ensemble, target: str) -> bool:
     return regression or any(member.model.trunk.frozen is not None for member in members)
 
 
-def frozen_error(ensemble: Ensemble) -> ConfigError:
-    """Return the error for forces or stress of an ensemble that begins from features."""
+def frozen_error(ensemble: Ensemble, target: str) -> ConfigError:
+    """Return the error for forces or stress of an energy that begins from features."""
     known = ensemble.manifest
+    local = known.heads[target].local
+    if local is not None and local.trunk is None:
+        return ConfigError(
+            f"the ensemble has no forces and no stress: a regression on {local.title} is a member "
+            f"of '{target}' and is not differentiated by positions: train with forces beside it, "
+            'or build the ensemble again with [ensemble] local_descriptors = "never".'
+        )
     titles = " and ".join(known.trunk_spec(name).title for name in known.trunks)
     return ConfigError(
         f"the ensemble has no forces and no stress: its energy begins from features of {titles}, "

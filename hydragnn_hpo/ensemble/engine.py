@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config import TrialConfig, TrialHeads, count_parameters, parse_config
+from hydragnn_hpo.config import COMPUTED, TrialConfig, TrialHeads, count_parameters, parse_config
 from hydragnn_hpo.config.convs.spec import is_user_conv
 from hydragnn_hpo.data import Batch, GraphSet, make_batch
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.model import MultiHeadGNN
-from hydragnn_hpo.training import DTYPES, is_out_of_memory, release_memory
+from hydragnn_hpo.training.memory import is_out_of_memory, release_memory
+from hydragnn_hpo.training.precision import DTYPES
 
 logger = logging.getLogger(__name__)
 
@@ -211,12 +212,6 @@ def _build_net(config: TrialConfig, targets: Targets) -> MultiHeadGNN:
     return MultiHeadGNN(plan, config.heads, targets, learn_weights=learned)
 
 
-_SIGNED = (
-    *("level", "shape", "size", "classes", "energy", "derived_from", "sum", "origin", "charge"),
-)
-"""What a net computes of a target, beside its configuration."""
-
-
 def signature_of(config: TrialConfig, targets: Targets) -> str:
     """Describe as JSON what a trial's net computes, without weights and type.
 
@@ -232,7 +227,7 @@ def signature_of(config: TrialConfig, targets: Targets) -> str:
                 head.model_dump(
                     mode="json", exclude={"weight", "stage_two_weight", "loss", "beta"}
                 ),
-                {key: targets[name].get(key) for key in _SIGNED},
+                {key: targets[name].get(key) for key in (*COMPUTED, "sum")},
             ]
             for name, head in config.heads.items()
         },
@@ -459,3 +454,9 @@ def _check_device(name: str) -> None:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError, ValueError):
         raise ConfigError(f"device {name!r}: torch finds none; choose {here}.") from None
+
+
+def as_array(values: Tensor) -> np.ndarray:
+    """Convert a tensor on any device to an fp64 array of the same shape."""
+    array: np.ndarray = values.detach().double().cpu().numpy()
+    return array

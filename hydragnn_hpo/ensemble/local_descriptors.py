@@ -38,8 +38,6 @@ from scipy.special import softmax
 
 from hydragnn_hpo.config import TRUNKS, is_extensive, reads_positions
 from hydragnn_hpo.data import Columns
-from hydragnn_hpo.ensemble.calibrate import clip_to_bounds
-from hydragnn_hpo.ensemble.class_probabilities import as_probabilities
 from hydragnn_hpo.ensemble.neighbor_densities import (
     ANGULAR_ORDER,
     ANGULAR_SHELLS,
@@ -51,6 +49,7 @@ from hydragnn_hpo.ensemble.neighbor_densities import (
 )
 from hydragnn_hpo.ensemble.regressions import Fit, Rows, apply_weights, fit_ridge, fit_softmax
 from hydragnn_hpo.file_records import TargetStats
+from hydragnn_hpo.uncertainty import as_probabilities, clip_to_bounds
 
 LONGEST = 5.0
 """Longest cutoff of the densities in angstrom; no longer than the shortest of the members."""

@@ -29,7 +29,7 @@ from hydragnn_hpo.ensemble.structure_batches import ChunkId
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.host_info import start_ticks
-from hydragnn_hpo.launching import DEVICE, THREADS
+from hydragnn_hpo.launching.rank_environment import DEVICE, THREADS
 from hydragnn_hpo.leases import StampWatch
 
 CLAIM_SECONDS = 30.0

@@ -24,7 +24,7 @@ from hydragnn_hpo.optional_packages import MissingPackage
 PROBES = 3
 """Structures whose features are stored."""
 
-MOST_ATOMS = 64
+_MOST_PROBE_ATOMS = 64
 """Most atoms of a probe that a file may hold."""
 
 TOLERANCE = 1e-3
@@ -177,9 +177,9 @@ def _read_probes(tensors: Mapping[str, Tensor]) -> Iterator[tuple[Atoms, np.ndar
         }
         numbers = parts["numbers"]
         finite = all(np.isfinite(part).all() for part in parts.values())
-        if not all(0 < z <= MAX_ELEMENT for z in numbers.flat[:MOST_ATOMS]):
+        if not all(0 < z <= MAX_ELEMENT for z in numbers.flat[:_MOST_PROBE_ATOMS]):
             raise ValueError(f"probe {number} has no elements")
-        if numbers.ndim != 1 or not 0 < len(numbers) <= MOST_ATOMS or not finite:
+        if numbers.ndim != 1 or not 0 < len(numbers) <= _MOST_PROBE_ATOMS or not finite:
             raise ValueError(f"probe {number} is no structure")
         atoms = Atoms(numbers, parts["positions"], cell=parts["cell"], pbc=True)
         yield atoms, parts["features"]

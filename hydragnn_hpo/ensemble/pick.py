@@ -22,9 +22,9 @@ from ase import Atoms
 from ase.io import write as write_atoms
 
 from hydragnn_hpo.config import AttributeConfig
-from hydragnn_hpo.data import Columns, join_columns
+from hydragnn_hpo.data import Columns
+from hydragnn_hpo.data.columns import join_columns
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.descriptors import GRAPH, mean_over_atoms, standardize, stream_features
 from hydragnn_hpo.ensemble.energy_derivatives import (
     compute_derivatives,
@@ -41,6 +41,7 @@ from hydragnn_hpo.files import write_text
 from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.model.trunks import FrozenTrunk
 from hydragnn_hpo.model.trunks.embed import flat_features
+from hydragnn_hpo.uncertainty import Calibration
 from hydragnn_hpo.units import inside
 
 SAME = 0.01

@@ -26,6 +26,7 @@ from hydragnn_hpo.ensemble.predict_output import (
     Writer,
     make_rows,
 )
+from hydragnn_hpo.ensemble.prediction import STRUCTURE_INDEX
 from hydragnn_hpo.ensemble.structure_batches import (
     ChunkId,
     ChunkReader,
@@ -376,7 +377,7 @@ def select_columns(
     columns = OutputColumns(
         model.manifest, percents, members, tuple(dict.fromkeys(keep)), hash_file(archive)
     )
-    titles = {"id", "trust", "error", "numbers", "num_nodes", "atom", "element"}
+    titles = {"id", "trust", "error", "numbers", "num_nodes", "atom", "element", STRUCTURE_INDEX}
     titles |= {title for name in model.manifest.heads for title in columns.all_titles(name)}
     titles |= {f"{name}_class" for name, head in model.manifest.heads.items() if head.classes}
     if taken := [key for key in columns.keep if key in titles]:

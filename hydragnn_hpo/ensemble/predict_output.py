@@ -18,11 +18,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 
-from hydragnn_hpo.data import Columns, without_edges
+from hydragnn_hpo.data import Columns
+from hydragnn_hpo.data.columns import without_edges
 from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.prediction import (
     HeadPrediction,
@@ -57,15 +57,6 @@ MAX_REASONS = 20
 Share = dict[str, bytes]
 """What one chunk contributes to each file of the output, by the suffix of the file's name; the main
 file has the suffix ``""``."""
-
-
-class OutputRecord(TypedDict):
-    """Units and provenance of the numbers of an output."""
-
-    units: dict[str, str]
-    """Unit by head."""
-    provenance: dict[str, str]
-    """The ensemble's checksum, its campaign, and the version of hydragnn-hpo that wrote it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +167,13 @@ class OutputColumns:
         """
         return tuple(key for key in self.keep if key not in present)
 
-    def describe(self) -> OutputRecord:
-        """Return the units, and where the numbers come from."""
+    def describe(self) -> dict[str, dict[str, str]]:
+        """Return the units, and where the numbers come from.
+
+        Returns:
+            ``units`` by head; ``provenance``: the ensemble's checksum, its campaign, and the
+            version of hydragnn-hpo that wrote it.
+        """
         manifest = self.manifest
         provenance = {
             "ensemble_sha256": self.ensemble,

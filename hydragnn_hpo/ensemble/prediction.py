@@ -37,6 +37,9 @@ AXES = {
 TABLES = {"structures": "graph", "atoms": "node"}
 """Level of the heads in each table of ``Prediction.to_frame``."""
 
+STRUCTURE_INDEX = "structure_index"
+"""Title of the column that joins atoms to the table of structures: its row there, from 0."""
+
 SHOWN = 5
 """Structures that a short display of a prediction shows."""
 
@@ -233,7 +236,8 @@ class Prediction:
 
         Args:
             table: ``structures``: a row for each structure, with the heads of whole structures and
-                with ``trust``. ``atoms``: a row for each atom, with the heads of atoms.
+                with ``trust``. ``atoms``: a row for each atom, with the heads of atoms and
+                ``structure_index``, the row of its structure in the first table.
 
         Raises:
             ConfigError: there is no such table, or pandas is not installed.
@@ -246,6 +250,7 @@ class Prediction:
         if level == "node":
             counts = np.diff(of.node_offset)
             columns["structure"] = np.repeat(np.array([*of.names], dtype=object), counts)
+            columns[STRUCTURE_INDEX] = np.repeat(np.arange(len(counts)), counts)
             columns["atom"] = np.arange(len(of.numbers)) - np.repeat(of.node_offset[:-1], counts)
             columns["element"] = [chemical_symbols[z] for z in of.numbers.tolist()]
         units: dict[str, str] = {}

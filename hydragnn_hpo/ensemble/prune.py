@@ -4,7 +4,7 @@ Neither the data set nor the test split is needed: the ensemble file holds the p
 members for the calibration split.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,13 +17,13 @@ from hydragnn_hpo.ensemble.artefact import (
     Pruned,
     describe_needs,
 )
-from hydragnn_hpo.ensemble.calibration_data import CalibrationData
-from hydragnn_hpo.ensemble.class_probabilities import (
+from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.uncertainty import (
+    CalibrationData,
     calibrate_probabilities,
     class_sets,
     log_losses,
 )
-from hydragnn_hpo.errors import ConfigError, unknown
 
 _NO_CALIBRATION_DATA = (
     "does not hold what its members said about the calibration split, so fewer members cannot be "
@@ -111,10 +111,13 @@ def prune_members(
     new = _without_members(content, stay, removed)
     heads, effects = {}, {}
     for name, head in old.heads.items():
-        heads[name] = _recalibrate(data, name, new.shares(name), head)
+        is_class = head.shape == "class"
+        shares = new.shares(name)
+        fit = data.calibrate_head(name, shares, head.std or 1.0, head.bounds, is_class=is_class)
+        heads[name] = head.model_copy(update={"calibration": fit})
         before = _quality(data, name, old.shares(name), head)
         effects[name] = PruneEffect(
-            head.shown_unit, *before, *_quality(data, name, new.shares(name), heads[name])
+            head.shown_unit, *before, *_quality(data, name, shares, heads[name])
         )
     checked = Manifest.model_validate(new.model_dump() | {"heads": heads})
     features = content.features
@@ -184,22 +187,6 @@ def _share_weights(old: Manifest, stay: set[str]) -> list[MemberEntry]:
         m.model_copy(update={"weights": {n: min(w / sums[n], 1.0) for n, w in m.weights.items()}})
         for m in members
     ]
-
-
-def _recalibrate(
-    data: CalibrationData, name: str, weights: Mapping[str, float], entry: HeadEntry
-) -> HeadEntry:
-    """Return a head with the calibration for other weights.
-
-    Args:
-        data: calibration data of the ensemble.
-        name: name of the head.
-        weights: of the members that take part, by trial.
-        entry: the head.
-    """
-    is_class = entry.shape == "class"
-    fit = data.calibrate_head(name, weights, entry.std or 1.0, entry.bounds, is_class=is_class)
-    return entry.model_copy(update={"calibration": fit})
 
 
 def _quality(

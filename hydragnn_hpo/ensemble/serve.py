@@ -32,6 +32,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hydragnn_hpo.config import AttributeConfig, Config, parse_config
+from hydragnn_hpo.config.data_config import KIND
 from hydragnn_hpo.data import Columns, Graph, Place, columns_of, graph_of
 from hydragnn_hpo.data.readers.extxyz import read_stream
 from hydragnn_hpo.ensemble.artefact import Manifest
@@ -62,31 +63,6 @@ logger = logging.getLogger(__name__)
 
 _BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
 """HTTP statuses sent before the body is read; the connection is closed after them."""
-
-
-class ServiceInfo(TypedDict):
-    """The response to ``GET /info``."""
-
-    package: str
-    """Version of hydragnn-hpo that wrote the ensemble."""
-    data: dict[str, JsonValue]
-    """The training data, see ``artefact.Provenance``."""
-    heads: dict[str, dict[str, JsonValue]]
-    """Predicted targets by name: some fields of ``artefact.HeadEntry``."""
-    elements: list[int]
-    """Atomic numbers in the training data, rising."""
-    cutoff: float
-    """Longest edge that any member needs, in angstrom."""
-    members: int
-    """Number of members."""
-    info: dict[str, str]
-    """Unit of each known property that a structure must bring in its ``info``."""
-    evaluation: dict[str, dict[str, float | int | str | None]]
-    """Scores on the test split by head."""
-    limits: dict[str, float]
-    """Limits of a request: the fields of ``Limits`` that a client must know."""
-    structure: dict[str, JsonValue]
-    """JSON schema of a structure of ``POST /predict``."""
 
 
 class PredictResponse(TypedDict):
@@ -379,7 +355,7 @@ class PredictService:
         """Number of requests that are being read or wait for their response."""
 
     async def info(self, request: Request) -> Response:
-        """Respond with ``ServiceInfo``: the heads, the limits, and the schema of a structure."""
+        """Respond with heads, limits and the schema of a structure, see ``describe_service``."""
         self._check_token(request)
         return JSONResponse(describe_service(self.worker.ensemble.manifest, self.limits))
 
@@ -667,15 +643,22 @@ class PredictWorker:
         return [record for row in rows for record in self._predict_rows(columns, [row])]
 
 
-def describe_service(manifest: Manifest, limits: Limits) -> ServiceInfo:
-    """Return what a client must know of an ensemble and of requests."""
-    shown = {"level", "shape", "size", "axis", "classes", "unit", "description"}
-    plain: ServiceInfo = replace_nonfinite(
+def describe_service(manifest: Manifest, limits: Limits) -> dict[str, JsonValue]:
+    """Return what a client must know of an ensemble and of requests.
+
+    Returns:
+        The response to ``GET /info``. ``info`` holds the unit of each known property that a
+        structure must bring in its ``info``, ``structure`` the JSON schema of a structure of
+        ``POST /predict``.
+    """
+    computed = {"unit_guessed", "energy", "extensive", "derived_from", "origin", "charge"}
+    plain: dict[str, JsonValue] = replace_nonfinite(
         {
             "package": manifest.package,
             "data": manifest.data.model_dump(mode="json"),
             "heads": {
-                name: head.model_dump(include=shown, exclude_none=True) | {"unit": head.shown_unit}
+                name: head.model_dump(include={*KIND} - computed, exclude_none=True)
+                | {"unit": head.shown_unit}
                 for name, head in manifest.heads.items()
             },
             "elements": list(manifest.elements),

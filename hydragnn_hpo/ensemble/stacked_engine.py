@@ -20,16 +20,11 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.func import functional_call, stack_module_state, vmap
 
-from hydragnn_hpo.data import Batch, GraphSet, cut_filler, pad_batch
-from hydragnn_hpo.ensemble.engine import (
-    Key,
-    Member,
-    batches_by_key,
-    key_of,
-    run_member,
-)
+from hydragnn_hpo.data import Batch, GraphSet, pad_batch
+from hydragnn_hpo.data.batch_layout import cut_filler
+from hydragnn_hpo.ensemble.engine import Key, Member, batches_by_key, key_of, run_member
 from hydragnn_hpo.model import MultiHeadGNN
-from hydragnn_hpo.training import Replays
+from hydragnn_hpo.training.cuda_graphs import Replays
 
 Tensors = dict[str, Tensor]
 """Inputs of a net by name, see ``to_tensors``, or its outputs, see ``engine.run_member``."""

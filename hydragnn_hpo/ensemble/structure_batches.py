@@ -29,16 +29,14 @@ import numpy as np
 from ase import Atoms
 from ase.io.formats import ioformats
 
-from hydragnn_hpo.config import (
-    AttributeConfig,
-    GraphConfig,
-    TrunkSpec,
-)
+from hydragnn_hpo.config import AttributeConfig, TrunkSpec
+from hydragnn_hpo.config.data_config import GraphConfig
 from hydragnn_hpo.data import Columns, Graph, Place, Rules, columns_of, graph_of, open_store
 from hydragnn_hpo.data.readers import READERS, is_single_structure, reader_of
+from hydragnn_hpo.data.readers.arrays import find_systems
 from hydragnn_hpo.data.readers.database import holds_lmdb
 from hydragnn_hpo.data.readers.extxyz import estimate_unread, read_stream
-from hydragnn_hpo.data.readers.folder import TABLE
+from hydragnn_hpo.data.readers.folder import TABLE, find_table
 from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
 from hydragnn_hpo.data.readers.selection import Selection, find_selection, strip_index
 from hydragnn_hpo.data.readers.source import ENCODING, Item, Reader, Source
@@ -399,8 +397,14 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         if path == STDIN:
             yield path
         elif path.is_dir() and not (is_store(path) or is_hydragnn_bp(path) or holds_lmdb(path)):
-            entries = sorted(entry for entry in path.iterdir() if entry.is_file())
-            yield from (e for e in entries if e.name != TABLE and not e.name.startswith("."))
+            systems = find_systems(path)
+            table = find_table(path)
+            shown = (e for e in path.iterdir() if e.name[0] != "." and e.name != TABLE)
+            files = [] if path in systems else sorted(e for e in shown if e.is_file())
+            files = [file for file in files if file != table]
+            if table and not files:  # it names files of folders below
+                files = [path]
+            yield from (*systems, *files)
         elif path.is_dir() or path.is_file() or find_selection(path) is not None:
             yield path
         elif path.exists():

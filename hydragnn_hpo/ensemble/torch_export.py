@@ -27,22 +27,21 @@ from hydragnn_hpo.data import Batch
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.energy_derivatives import differentiate
 from hydragnn_hpo.ensemble.engine import Member
-from hydragnn_hpo.ensemble.error_factors import LARGEST, ErrorFactors
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.files import write_bytes, write_json
-from hydragnn_hpo.model import (
-    AttentionPool,
+from hydragnn_hpo.model import variance_key
+from hydragnn_hpo.model.conditioning import (
     FrozenFeatures,
     GlobalRound,
     LaplacianEncoding,
     RandomWalkEncoding,
-    pool_max,
-    variance_key,
 )
 from hydragnn_hpo.model.convs.alignn import AlignnConv
 from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
 from hydragnn_hpo.model.convs.mfc import MFCConv
+from hydragnn_hpo.model.layers import AttentionPool, pool_max
+from hydragnn_hpo.uncertainty.error_factors import LARGEST, ErrorFactors
 
 GHOST_SHIFT = 0.75
 """Length of the ghost atom's edges, as a share of the cutoff."""

@@ -21,13 +21,12 @@ from hydragnn_hpo.files import limit_umask
 from hydragnn_hpo.host_info import SCRATCH
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.batch_jobs import cancel_own_batch_job, in_batch_job
-from hydragnn_hpo.launching.counters import CounterProcess
+from hydragnn_hpo.launching.counter_process import CounterProcess
 from hydragnn_hpo.launching.fork_server import ForkServerProcess
 from hydragnn_hpo.launching.framed_socket import wait_readable
 from hydragnn_hpo.launching.host_network import interface_of, is_free, network_of_job
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.job_process import JobProcess
-from hydragnn_hpo.launching.launcher_detection import OF_A_RANK, rank_of_launcher
 from hydragnn_hpo.launching.link import (
     ADDRESS,
     AgentLink,
@@ -69,6 +68,7 @@ from hydragnn_hpo.launching.protocol import (
     Welcome,
     heartbeat_seconds,
 )
+from hydragnn_hpo.launching.rank_environment import OF_A_RANK, rank_of_launcher
 from hydragnn_hpo.launching.scratch_folders import (
     AgentScratch,
     local_place,

@@ -2,9 +2,6 @@
 
 A job queues its successor when it starts, so that the chain continues even if the job's host
 fails. When the job ends, it cancels the successor if another job could make no progress.
-
-Sources: slurm.schedmd.com (sbatch, squeue, scancel), tested with 22.05; man pages of OpenPBS and
-PBS Professional 2022 (qsub, qstat, qdel), not tested on a real system.
 """
 
 from __future__ import annotations
@@ -21,19 +18,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, storage, write_json, write_text
 from hydragnn_hpo.launching.scheduler_commands import CommandFailed, run_scheduler
 from hydragnn_hpo.launching.schedulers import (
-    SCHEDULERS,
     WAITING,
+    OwnJob,
     QueueEntries,
     QueueEntry,
+    Scheduler,
     check_job_id,
-    parse_submitted,
     parse_time,
+)
+from hydragnn_hpo.launching.transports import (
+    find_backend,
+    find_scheduler,
+    list_schedulers,
+    name_backends,
 )
 from hydragnn_hpo.walltime import END, MARGIN, REQUESTED_END
 
@@ -112,6 +115,20 @@ def parse_walltime(text: str) -> int:
     return seconds
 
 
+def scheduler_of(profile: ProfileConfig) -> Scheduler:
+    """Return the batch scheduler of a machine.
+
+    Raises:
+        ConfigError: the machine has none, or one that is not known here.
+    """
+    if not profile.batch.has_scheduler:
+        raise ConfigError(
+            f"machine '{profile.name}' takes no batch jobs: use 'hydragnn-hpo run', or set "
+            "batch.scheduler in its profile."
+        )
+    return find_scheduler(profile.batch.scheduler)
+
+
 def check_batch_request(request: BatchRequest, profile: ProfileConfig, backend: str) -> None:
     """Raise an error for a request that the machine cannot fulfil.
 
@@ -124,11 +141,7 @@ def check_batch_request(request: BatchRequest, profile: ProfileConfig, backend: 
         ConfigError: one sentence about the first thing that is wrong.
     """
     batch, machine = profile.batch, profile.name
-    if batch.scheduler == "none":
-        raise ConfigError(
-            f"machine '{machine}' takes no batch jobs: use 'hydragnn-hpo run', or set "
-            "batch.scheduler in its profile."
-        )
+    scheduler_of(profile)
     for option in ("account", "queue", "after"):
         value = getattr(request, option)
         if value is not None and not _WORD.fullmatch(value):
@@ -151,15 +164,17 @@ def _check_size(request: BatchRequest, profile: ProfileConfig, backend: str) -> 
             f"--hosts asks for {hosts} hosts, machine '{profile.name}' has {profile.hosts}: ask "
             "for fewer."
         )
-    if backend == "local" and request.hosts > 1:
+    kind = find_backend(backend)
+    if kind.tethered and request.hosts > 1:
         raise ConfigError(
-            f"--hosts is {request.hosts}, but the backend 'local' uses one host: ask for one, or "
-            "choose another machine.backend."
+            f"--hosts is {request.hosts}, but the backend '{backend}' uses one host: ask for one, "
+            "or choose another machine.backend."
         )
-    if backend != "slurm" and request.allocations > 1:
+    if not kind.joins and request.allocations > 1:
+        joining = name_backends(lambda kind: kind.joins)
         raise ConfigError(
             f"--allocations is {request.allocations}, but the hosts of several allocations find "
-            f"each other by the backend 'slurm' alone, this is '{backend}': ask for one."
+            f"each other by the backend {joining} alone, this is '{backend}': ask for one."
         )
     longest = profile.longest_hours(request.hosts)
     if longest is not None and request.seconds > 3600 * longest:
@@ -169,36 +184,23 @@ def _check_size(request: BatchRequest, profile: ProfileConfig, backend: str) -> 
         )
 
 
-class OwnJob(NamedTuple):
-    """The batch job that a process runs in."""
-
-    scheduler: str
-    id: str
-    task: int | None = None
-    """Number of an array task. ``id`` includes it: the plain number may name the whole array."""
-
-
 def find_own_job(environment: Mapping[str, str]) -> OwnJob:
     """Return the batch job that this process runs in.
 
     Raises:
         ConfigError: it runs in no batch job.
     """
-    array = environment.get("SLURM_ARRAY_JOB_ID")
-    task = environment.get("SLURM_ARRAY_TASK_ID")
-    if array and task:
-        return OwnJob("slurm", f"{array}_{task}", int(task))
-    for name, scheduler in SCHEDULERS.items():
-        if job := environment.get(scheduler.job_variable):
-            return OwnJob(name, job)
+    for scheduler in list_schedulers():
+        if job := scheduler.read_own_job(environment):
+            return job
     raise ConfigError("this is no batch job: use 'submit', whose scripts call 'batch'.")
 
 
 def in_batch_job(environment: Mapping[str, str]) -> bool:
     """Check whether this process runs in a batch job that ``submit`` queued."""
-    exported = environment.get(BATCH_JOB)
-    current = [environment.get(scheduler.job_variable) for scheduler in SCHEDULERS.values()]
-    return bool(exported) and exported in current
+    if not (exported := environment.get(BATCH_JOB)):
+        return False
+    return any(exported == environment.get(each.job_variable) for each in list_schedulers())
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ def _submission(job: BatchJob) -> dict[str, Any]:
     return {name: getattr(job, name) for name in _SUBMITTED}
 
 
-_DIRECTIVE = re.compile(r"#(?:SBATCH|PBS) (--[a-z-]+|-l [a-z]+|-[A-Za-z])[= ](.*)")
+_DIRECTIVE = re.compile(r"#[A-Z]+:? (--[a-z-]+|-l [a-z]+|-[A-Za-z])[= ](.*)")
 
 
 class JobRecords:
@@ -386,8 +388,8 @@ class JobRecords:
     def _read(self, name: str) -> BatchJob:
         try:
             job = BatchJob(id=name, **read_json(self._file(name, "submitted")))
-            if job.scheduler not in SCHEDULERS:
-                raise KeyError("scheduler")
+            if not isinstance(job.scheduler, str):
+                raise TypeError("scheduler")
             if (file := self._file(name, "began")).exists():
                 began = read_json(file)
                 job = replace(job, began=began["time"], progress=began["progress"])
@@ -494,7 +496,7 @@ def check_scheduler_installed(name: str) -> None:
     Raises:
         ConfigError: the scheduler's command is not on PATH.
     """
-    if shutil.which(program := SCHEDULERS[name].submit_program) is None:
+    if shutil.which(program := find_scheduler(name).submit_program) is None:
         raise ConfigError(
             f"there is no '{program}' on PATH: submit from a login node of the machine, or look at "
             "the script with --dry-run."
@@ -534,7 +536,7 @@ def submit_jobs(records: JobRecords, job: BatchJob, tasks: Sequence[int] = ()) -
 def _queue(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]:
     """Queue a job, or the tasks of one, and return the ids; raise JobError if none is found."""
     job = parts[0]
-    scheduler = SCHEDULERS[job.scheduler]
+    scheduler = find_scheduler(job.scheduler)
     only = job.task if len(parts) == 1 else None
     argv = scheduler.submit_argv(job.script, after=job.after, task=only)
     # Schedulers pass the environment to the job, which has other hosts and another end time.
@@ -543,7 +545,9 @@ def _queue(records: JobRecords, parts: Sequence[BatchJob]) -> list[str]:
         output = run_scheduler(
             *argv, seconds=SUBMIT_SECONDS, environment=ours, folder=records.folder
         )
-        ids = parse_submitted(output, [part.task for part in parts if part.task is not None])
+        ids = scheduler.parse_submitted(
+            output, [part.task for part in parts if part.task is not None]
+        )
     except JobError as error:
         candidates = _find_unrecorded(records, parts)
         if candidates:
@@ -579,7 +583,7 @@ def _uncertain(records: JobRecords, job: BatchJob, why: str) -> JobError:
 
 def look_command(records: JobRecords, job: BatchJob) -> str:
     """Return the command that lists the jobs with the name of a job's script."""
-    return shlex.join(SCHEDULERS[job.scheduler].look_argv(records.identify(job)[0]))
+    return shlex.join(find_scheduler(job.scheduler).look_argv(records.identify(job)[0]))
 
 
 def _find_unrecorded(records: JobRecords, parts: Sequence[BatchJob]) -> list[str] | None:
@@ -587,7 +591,7 @@ def _find_unrecorded(records: JobRecords, parts: Sequence[BatchJob]) -> list[str
 
     None if the scheduler does not answer; nothing if there is no such job.
     """
-    scheduler = SCHEDULERS[parts[0].scheduler]
+    scheduler = find_scheduler(parts[0].scheduler)
     recorded = {job.id for job in records.jobs()}
     name, marks = records.identify(parts[0])
     try:
@@ -631,7 +635,7 @@ def compare_with_request(records: JobRecords, job: BatchJob, ids: Sequence[str])
     """
     entry = next(iter((query_jobs(job.scheduler, ids) or {}).values()), None)
     requested = records.read_directives(job.script)
-    cancel = SCHEDULERS[job.scheduler].cancel_running[0]
+    cancel = find_scheduler(job.scheduler).cancel_running[0]
     return [
         f"batch job {ids[0]} has {option} {granted}, and {requested[option]} was requested: ask "
         f"your site why, or cancel it with '{cancel} {ids[0]}'."
@@ -671,12 +675,12 @@ def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[st
     cancelled = []
     waiting = [job for job in jobs if job.began is None and job.ended is None]
     for name in sorted({job.scheduler for job in waiting}):
-        scheduler = SCHEDULERS[name]
+        scheduler = find_scheduler(name)
         ids = [job.id for job in waiting if job.scheduler == name]
         if (entries := query_jobs(name, ids)) is None:
-            program = "squeue" if name == "slurm" else "qstat"
             raise JobError(
-                f"'{program}' gives no answer, so {', '.join(ids)} stay queued: try again later."
+                f"'{scheduler.query_program}' gives no answer, so {', '.join(ids)} stay queued: "
+                "try again later."
             )
         queued = [job for job in ids if job in entries and entries[job].state in WAITING]
         if queued:
@@ -688,12 +692,12 @@ def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[st
 
 
 def query_jobs(name: str, ids: Sequence[str]) -> QueueEntries | None:
-    """Return the given jobs as the scheduler knows them; None if it does not answer."""
+    """Return the given jobs as the scheduler knows them; None if it is not here, or silent."""
     if not ids:
         return {}
     try:
-        return SCHEDULERS[name].query(ids, partial(run_scheduler, seconds=QUERY_SECONDS))
-    except JobError:
+        return find_scheduler(name).query(ids, partial(run_scheduler, seconds=QUERY_SECONDS))
+    except (JobError, ConfigError):
         return None
 
 
@@ -721,7 +725,7 @@ def cancel_own_batch_job(environment: Mapping[str, str]) -> str | None:
         return None
     try:
         own = find_own_job(environment)
-        command = (*SCHEDULERS[own.scheduler].cancel_running, check_job_id(own.id))
+        command = (*find_scheduler(own.scheduler).cancel_running, check_job_id(own.id))
         run_scheduler(*command, seconds=CANCEL_SECONDS, environment=environment)
     except JobError:
         return None

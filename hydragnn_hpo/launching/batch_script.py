@@ -6,7 +6,7 @@ directives, which no shell reads, must be one plain line.
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +14,14 @@ from hydragnn_hpo.config import ProfileConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.batch_jobs import BatchRequest
 from hydragnn_hpo.launching.process_control import run_tag
+from hydragnn_hpo.launching.schedulers import Scheduler
+from hydragnn_hpo.launching.transports import find_scheduler
 from hydragnn_hpo.resources import resource_path
 
+BODY = "launch/batch/job.sh"
+"""The part of a script that is the same for all schedulers."""
+
 _PLACEHOLDER = re.compile(r"^\{\{(?P<block>[a-z]+)\}\}\n|\{\{(?P<word>[a-z]+)\}\}", re.MULTILINE)
-_PREFIX = {"slurm": "#SBATCH", "pbs": "#PBS"}
-_ACCOUNT = {"slurm": "--account=", "pbs": "-A "}
-_QUEUE = {"slurm": "--partition=", "pbs": "-q "}
-"""Option that selects a queue where the profile has no queue option of its own."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,19 @@ def render_batch_script(
     Raises:
         ConfigError: a directive is not one plain line, or a path is not UTF-8.
     """
-    scheduler = profile.batch.scheduler
-    options = [_check_directive(option) for option in _options(request, profile)]
+    scheduler = find_scheduler(profile.batch.scheduler)
+    options = [_check_directive(option) for option in _options(scheduler, request, profile)]
     environment = {**profile.batch.environment, **content.environment}
-    mark = f"#SBATCH --comment=hydragnn-hpo:{run_tag(Path(content.run))}"
-    marked = any(option.startswith("--comment") for option in options)
     blocks = {
-        "mark": [] if marked else ["# By this the run finds a job without a number.", mark],
-        "options": [f"{_PREFIX[scheduler]} {option}" for option in options],
+        "mark": scheduler.mark_lines(run_tag(Path(content.run)), options),
+        "options": [f"{scheduler.prefix} {option}" for option in options],
+        "job": scheduler.job_lines,
         "modules": [f"module load {shlex.quote(name)} || exit" for name in profile.batch.modules],
         "environment": [f"export {k}={shlex.quote(v)}" for k, v in environment.items()],
     }
-    parts = (resource_path(f"launch/batch/{name}.sh") for name in (scheduler, "job"))
-    template = "".join(part.read_text(encoding="utf-8") for part in parts)
-    text = _fill_template(template, _words(request, profile, content), blocks)
+    template = scheduler.read_head() + resource_path(BODY).read_text(encoding="utf-8")
+    words = _words(request, profile, content) | scheduler.own_words(request)
+    text = _fill_template(template, words | {"number": scheduler.job_number}, blocks)
     if wrong := [line for line in text.splitlines() if re.search("[\ud800-\udfff]", line)]:
         raise ConfigError(f"{wrong[0]!r} holds a path that is no UTF-8: choose or link another.")
     return text
@@ -84,7 +84,6 @@ def _words(request: BatchRequest, profile: ProfileConfig, content: ScriptContent
         "seconds": str(request.seconds),
         "jobs": str(request.jobs),
         "drain": str(profile.batch.drain_seconds),
-        "log": "%A_%a.out" if request.allocations > 1 else "%j.out",
         "program": shlex.join(content.program),
         "run": shlex.quote(content.run),
         "script": shlex.quote(content.script),
@@ -94,31 +93,18 @@ def _words(request: BatchRequest, profile: ProfileConfig, content: ScriptContent
     }
 
 
-def _options(request: BatchRequest, profile: ProfileConfig) -> list[str]:
-    """Return the directives that depend on the request and the machine."""
-    account = [_ACCOUNT[profile.batch.scheduler] + request.account] if request.account else []
-    queue = _queue_option(request.queue, profile)
-    array = [f"--array=1-{request.allocations}"] if request.allocations > 1 else []
-    options = [*account, *([queue] if queue is not None else []), *array]
-    return [*options, *_memory_option(profile), *profile.batch.directives]
-
-
-def _memory_option(profile: ProfileConfig) -> list[str]:
-    """Return the directive for memory: whole hosts may come with the site's default of it only."""
-    batch = profile.batch
-    if batch.scheduler != "slurm" or not batch.memory:
-        return []
-    own = any(re.match(r"--mem(-per-[a-z]+)?([= ]|$)", line) for line in batch.directives)
-    return [] if own else [f"--mem={batch.memory}"]
-
-
-def _queue_option(queue: str | None, profile: ProfileConfig) -> str | None:
-    """Return the directive for a queue as the machine names it: partition, QOS or PBS queue."""
+def _options(scheduler: Scheduler, request: BatchRequest, profile: ProfileConfig) -> Iterator[str]:
+    """Yield the directives that depend on the request and the machine."""
+    if request.account:
+        yield scheduler.account_option + request.account
     default = profile.batch.queue
-    if queue is None:
-        return default
-    option = re.match(r"--?[A-Za-z-]+[= ]", default) if default else None
-    return (option[0] if option else _QUEUE[profile.batch.scheduler]) + queue
+    if request.queue is not None:  # as the machine names it: partition, QOS or PBS queue
+        option = re.match(r"--?[A-Za-z-]+[= ]", default) if default else None
+        yield (option[0] if option else scheduler.queue_option) + request.queue
+    elif default is not None:
+        yield default
+    yield from scheduler.own_options(request, profile)
+    yield from profile.batch.directives
 
 
 def _check_directive(line: str) -> str:

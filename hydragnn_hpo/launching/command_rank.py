@@ -19,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from hydragnn_hpo.config import CommandConfig, MachineConfig, SiteConfig, fill_arguments
+from hydragnn_hpo.config import CommandConfig, MachineConfig, fill_arguments
+from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.errors import ConfigError, HydraError
 from hydragnn_hpo.files import write_json, write_text
 from hydragnn_hpo.host_info import count_memory_kills
@@ -29,8 +30,9 @@ from hydragnn_hpo.launching.process_control import tethered
 from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.protocol import Rendezvous
 from hydragnn_hpo.launching.rank_environment import JOB, make_rank_starts, visibility
+from hydragnn_hpo.launching.scheduler_commands import find_mpiexec
 from hydragnn_hpo.launching.slurm_allocation import step_environment
-from hydragnn_hpo.launching.transports.mpiexec import find_mpiexec, mpiexec_argv, write_host_file
+from hydragnn_hpo.launching.transports.mpiexec import mpiexec_argv, write_host_file
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.rank_requests import Request, RequestReader
 from hydragnn_hpo.resources import resource_path

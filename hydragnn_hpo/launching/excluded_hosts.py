@@ -5,11 +5,20 @@ from pathlib import Path
 
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.files import write_text
-from hydragnn_hpo.launching.doctor_checks import clean
 from hydragnn_hpo.launching.slurm_allocation import check_host_name, expand_hosts
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.sanitize import sanitize_line
+
+_MOST = 400
+"""Most characters of a finding's text, as output of hosts may be long."""
 
 _HEAD = "# Excluded hosts, one per line, with the reason.\n# Remove a line to use its host again.\n"
+
+
+def clean(text: str) -> str:
+    """Return text in one line of at most 400 letters, control characters spelt out."""
+    line = sanitize_line(text)
+    return line if len(line) <= _MOST else f"{line[: _MOST - 3]}..."
 
 
 def read_excluded(path: Path) -> dict[str, str]:

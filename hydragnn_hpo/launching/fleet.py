@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-from hydragnn_hpo.config import SiteConfig
+from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.errors import JobError, unknown
 from hydragnn_hpo.launching.host_registry import Host, HostRegistry
 from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, Job, Slot

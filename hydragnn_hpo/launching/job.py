@@ -10,7 +10,7 @@ JOBS: dict[str, str] = {
     "train": "hydragnn_hpo.training.trial:rank_main",
     "build": "hydragnn_hpo.data.store_builder:job_main",
     "embed": "hydragnn_hpo.model.trunks.embed:job_main",
-    "ensemble": "hydragnn_hpo.ensemble.build:job_main",
+    "ensemble": "hydragnn_hpo.ensemble_build.build:job_main",
     "command": "hydragnn_hpo.launching.command_rank:rank_main",
     "probe": "hydragnn_hpo.training.allreduce_probe:job_main",
 }
@@ -24,8 +24,8 @@ PRELOAD: tuple[str, ...] = (
     "torch.distributed",
     "torch._dynamo",
     "hydragnn_hpo.training.trial",
-    "hydragnn_hpo.ensemble.build",
-    "hydragnn_hpo.model.kernels.preload",
+    "hydragnn_hpo.ensemble_build.build",
+    "hydragnn_hpo.kernels.preload",
 )
 """Modules that a fork server imports once, so that its forked ranks need not.
 

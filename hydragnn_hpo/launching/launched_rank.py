@@ -24,13 +24,9 @@ from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.host_info import SCRATCH
 from hydragnn_hpo.launching import process_control
-from hydragnn_hpo.launching.launcher_detection import rank_of_launcher
 from hydragnn_hpo.launching.protocol import RankStart
-from hydragnn_hpo.launching.scratch_folders import (
-    local_place,
-    make_rank_folders,
-    remove_folders,
-)
+from hydragnn_hpo.launching.rank_environment import rank_of_launcher
+from hydragnn_hpo.launching.scratch_folders import local_place, make_rank_folders, remove_folders
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED, StampWatch
 from hydragnn_hpo.rank_requests import REQUESTS
 

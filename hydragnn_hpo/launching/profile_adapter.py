@@ -4,13 +4,8 @@ This is separate from ``slots``, which agents import: profiles need pydantic, an
 import it.
 """
 
-from hydragnn_hpo.config import (
-    MachineConfig,
-    ProfileConfig,
-    SiteConfig,
-    cores_of,
-    find_profile,
-)
+from hydragnn_hpo.config import MachineConfig, ProfileConfig, cores_of, find_profile
+from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.launching.protocol import HostProfile
 from hydragnn_hpo.launching.slots import Layout
 

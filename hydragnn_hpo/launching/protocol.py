@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from hydragnn_hpo.launching.counters import CounterSample
+from hydragnn_hpo.energy_counters import CounterSample
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.slots import Layout
 from hydragnn_hpo.rank_requests import Request

@@ -11,13 +11,15 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.errors import ConfigError, JobError
 
 logger = logging.getLogger(__name__)
 
@@ -208,3 +210,16 @@ def run_with_retries(*argv: str) -> str:
             logger.warning("%s Next try in %.0f s.", error, pause)
         time.sleep(pause)
     return run_scheduler(*argv)
+
+
+def find_mpiexec() -> str:
+    """Return the ``mpiexec`` of our own environment, or the first on PATH.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    own = Path(sys.executable).parent / "mpiexec"
+    program = str(own) if own.exists() else shutil.which("mpiexec")
+    if program is None:
+        raise ConfigError("no mpiexec is beside our Python or on PATH: load an MPI.")
+    return program

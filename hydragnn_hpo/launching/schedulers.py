@@ -1,20 +1,26 @@
-"""Commands of Slurm and PBS for batch jobs, and what they answer.
+"""Batch schedulers: what each of them offers, and what is common to their answers.
 
-Sources: slurm.schedmd.com (sbatch, squeue, scancel, sacct; "Job State Codes", "Job Reason Codes"),
-tested with 22.05, sacct not tested; man pages of OpenPBS and PBS Professional 2022 (qsub, qstat,
-qdel, qselect), not tested on a real system.
+The members are ``transports/*_batch.py``; the table of backends in ``transports`` names them.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.launching.scheduler_commands import CommandFailed
+from hydragnn_hpo.resources import resource_path
 
-_ID = re.compile(r"[0-9]+(_[0-9]+)?(\[[0-9]*\])?(\.[A-Za-z0-9_.-]+)?")
-_SUBMITTED = re.compile(rf"(?:Submitted batch job )?({_ID.pattern})(?:;[\w.-]+| on cluster .*)?")
+if TYPE_CHECKING:  # batch jobs call schedulers; profiles need pydantic, which agents do not load
+    from hydragnn_hpo.config import ProfileConfig
+    from hydragnn_hpo.launching.batch_jobs import BatchRequest
+
+JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?(\[[0-9]*\])?(\.[A-Za-z0-9_.-]+)?")
+"""Ids of batch jobs, with the number of an array task or the name of a server."""
+
+_SUBMITTED = re.compile(rf"(?:Submitted batch job )?({JOB_ID.pattern})(?:;[\w.-]+| on cluster .*)?")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -47,7 +53,7 @@ def check_job_id(text: str) -> str:
     Raises:
         JobError: the text is no job id.
     """
-    if not _ID.fullmatch(text):
+    if not JOB_ID.fullmatch(text):
         raise JobError(f"{text[:80]!r} is no number of a batch job: see what the scheduler says.")
     return text
 
@@ -75,31 +81,6 @@ def parse_submitted(output: str, tasks: Sequence[int]) -> list[str]:
     return [f"{job}_{task}" for task in tasks] or [job]
 
 
-_HELD = {
-    "JobHeldUser": "its user holds it: scontrol release starts it",
-    "JobHeldAdmin": "an administrator holds it",
-}
-_NEVER = {
-    "PartitionTimeLimit": "more time than its partition allows",
-    "PartitionNodeLimit": "more or fewer hosts than its partition allows",
-    "AssociationTimeLimit": "more time than its account allows",
-    "QOSTimeLimit": "more time than its QOS allows",
-    "PartitionConfig": "its partition does not have what it asks for",
-    "BadConstraints": "no hosts have what it asks for",
-    "InvalidAccount": "its account is unknown",
-    "InvalidQOS": "its QOS is unknown",
-    "AccountNotAllowed": "its account may not use the partition",
-    "QOSNotAllowed": "its QOS may not use the partition",
-    "DependencyNeverSatisfied": "what it waits for cannot happen any more",
-}
-_PER_JOB = re.compile(r"(Assoc|QOS)(Max|Grp)\w*PerJob\w*|(Assoc|QOS)MinCpu\w*|Max\w+PerAccount")
-_PERSON = {
-    "PartitionDown": "its partition is down",
-    "PartitionInactive": "its partition takes no jobs now",
-    "ReqNodeNotAvail": "its hosts are down, drained or reserved",
-    "Nodes required for job are DOWN": "its hosts are down, drained or reserved",
-    "Resources, DRAINED": "its hosts are drained",
-}
 ENDED = {
     "COMPLETED": "its script ended",
     "CANCELLED": "cancelled",
@@ -115,211 +96,7 @@ ENDED = {
 """States of jobs that have ended, as phrases."""
 
 
-def _explain_reason(reason: str) -> tuple[Literal["queued", "held"], str]:
-    """Return the state of a job that waits for a reason, and that reason as a phrase."""
-    if (word := reason.split(",")[0].strip("() ")) in _HELD:
-        return "held", f"{_HELD[word]} ({word})"
-    if word in _NEVER or _PER_JOB.fullmatch(word):
-        why = _NEVER.get(word, "more than its account or QOS allows")
-        return "queued", f"will never start as requested: {why} ({word})"
-    if re.search("held|hold", reason, re.IGNORECASE):  # as after a failed launch
-        return "held", f"Slurm holds it: scontrol release starts it ({word})"
-    for beginning, why in _PERSON.items():
-        if reason.startswith(beginning):
-            return "queued", f"waits for an administrator: {why} ({word})"
-    return "queued", reason
-
-
-class Slurm:
-    """Commands of Slurm. Jobs that run at the same time are the tasks of one array."""
-
-    submit_program = "sbatch"
-    job_variable = "SLURM_JOB_ID"
-    cancel_queued = ("scancel", "--state=PENDING")
-    cancel_running = ("scancel",)
-    _format = "%i|%T|%r|%P|%a|%l|%D|%m|%k"
-    _options = ("--partition", "--account", "--time", "--nodes", "--mem")
-
-    def submit_argv(self, script: str, *, after: str | None, task: int | None) -> list[str]:
-        """Return the command that submits a script.
-
-        Args:
-            script: file name of the script.
-            after: id of the job whose end it waits for, successful or not.
-            task: number of the one array task to submit; None submits all tasks of the script.
-        """
-        wait = [f"--dependency=afterany:{after}"] if after else []
-        only = [f"--array={task}"] if task else []
-        return [self.submit_program, "--parsable", *wait, *only, script]
-
-    def look_argv(self, name: str) -> list[str]:
-        """Return the command that lists the jobs of a name."""
-        return ["squeue", f"--name={name}"]
-
-    def find(self, name: str, marks: Collection[str], run: Query) -> list[str]:
-        """Return the ids of the queued and running jobs of a name with one of some comments.
-
-        Args:
-            name: name of the jobs.
-            marks: what identifies the run.
-            run: runs a command.
-        """
-        command = (*self.look_argv(name), "--noheader", "--array", f"--format={self._format}")
-        entries = self.parse_states(run(*command))
-        return [job for job, entry in entries.items() if entry.mark in marks]
-
-    def query(self, ids: Sequence[str], run: Query) -> QueueEntries:
-        """Return jobs as the queue has them, and those that it has forgotten from the accounting.
-
-        Args:
-            ids: of the jobs.
-            run: runs a command.
-
-        Raises:
-            JobError: Slurm does not answer.
-        """
-        jobs = f"--jobs={','.join(ids)}"
-        command = ("squeue", "--noheader", "--array", jobs, "--states=all")
-        entries = self.parse_states(_run_for(ids, run, *command, f"--format={self._format}"))
-        if forgotten := [job for job in ids if job not in entries]:
-            try:
-                fields = ("--format=JobID,State,ExitCode", f"--jobs={','.join(forgotten)}")
-                entries |= self.parse_accounting(run("sacct", "-X", "-n", "-P", *fields))
-            except JobError:  # there is no accounting
-                pass
-        return entries
-
-    def parse_states(self, output: str) -> QueueEntries:
-        """Return jobs from lines such as ``123_1|PENDING|Priority``; others are greetings."""
-        entries = {}
-        for line in output.splitlines():
-            job, state, reason, *rest = line.strip().split("|") + ["", ""]
-            if not _ID.fullmatch(job) or not re.fullmatch("[A-Z_]+", state):
-                continue
-            granted = dict(zip(self._options, rest, strict=False)) if len(rest) > 5 else {}
-            mark = rest[5] if len(rest) > 5 else ""
-            entries[job] = QueueEntry(*self._explain(state, reason), mark, granted)
-        return entries
-
-    def _explain(
-        self, state: str, reason: str
-    ) -> tuple[Literal["queued", "held", "running", "suspended", "ended"], str]:
-        """Return the state of a job and the reason for it, as phrases."""
-        if state in ("PENDING", "REQUEUED"):
-            return _explain_reason(reason)
-        if state in ("REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"):
-            return "held", f"Slurm holds it ({reason or state})"
-        if state in ("SUSPENDED", "STOPPED"):
-            return "suspended", "its processes are stopped: scontrol resume lets them go on"
-        if state in ENDED:
-            return "ended", ENDED[state]
-        return "running", ""
-
-    def parse_accounting(self, output: str) -> QueueEntries:
-        """Return ended jobs from lines of sacct such as ``123|CANCELLED by 0|0:0``."""
-        entries = {}
-        for line in output.splitlines():
-            job, state, code = (line.strip().split("|") + ["", ""])[:3]
-            phrase = ENDED.get(state.split()[0]) if state.strip() else None
-            if _ID.fullmatch(job) and phrase:
-                failed = f" with exit code {code.partition(':')[0]}" if phrase == "failed" else ""
-                entries[job] = QueueEntry("ended", phrase + failed)
-        return entries
-
-
-class Pbs:
-    """Commands of PBS Professional and OpenPBS; job arrays are not used."""
-
-    submit_program = "qsub"
-    job_variable = "PBS_JOBID"
-    cancel_queued = ("qdel",)
-    cancel_running = ("qdel", "-W", "force")
-    """Deletes a job even if its first host is down; the server ignores ``force`` if it is up."""
-
-    _killed = 256
-    """Exit codes from here on are signals."""
-
-    def submit_argv(self, script: str, *, after: str | None, task: int | None) -> list[str]:
-        """Return the command that submits a script.
-
-        Args:
-            script: file name of the script.
-            after: id of the job whose end it waits for, successful or not.
-            task: not used.
-        """
-        return [self.submit_program, *(["-W", f"depend=afterany:{after}"] if after else []), script]
-
-    def look_argv(self, name: str) -> list[str]:
-        """Return the command that lists the jobs of a name."""
-        return ["qselect", "-N", name]
-
-    def find(self, name: str, marks: Collection[str], run: Query) -> list[str]:
-        """Return the ids of the queued and running jobs of a name from one of some folders.
-
-        Only operators may comment on jobs.
-
-        Args:
-            name: name of the jobs.
-            marks: what identifies the run.
-            run: runs a command.
-        """
-        ids = [line.strip() for line in run(*self.look_argv(name)).splitlines()]
-        entries = self.query([job for job in ids if _ID.fullmatch(job)], run)
-        return [job for job, entry in entries.items() if entry.mark in marks]
-
-    def query(self, ids: Sequence[str], run: Query) -> QueueEntries:
-        """Return jobs as the server has them; ``-x`` includes ended ones.
-
-        Args:
-            ids: of the jobs.
-            run: runs a command.
-
-        Raises:
-            JobError: PBS does not answer.
-        """
-        return self.parse_states(_run_for(ids, run, "qstat", "-x", "-f", *ids)) if ids else {}
-
-    def parse_states(self, output: str) -> QueueEntries:
-        """Return jobs from blocks such as ``Job Id: 123.server``."""
-        entries = {}
-        unfolded = re.sub(r"\n\t", "", output)
-        for block in re.split(r"^Job Id: *", unfolded, flags=re.MULTILINE)[1:]:
-            job, _, rest = block.partition("\n")
-            values = dict(re.findall(r"^ {4}([\w.]+) = (.*)$", rest, re.MULTILINE))
-            mark = re.search(r"\bPBS_O_WORKDIR=([^,\n]*)", values.get("Variable_List", ""))
-            granted = {
-                "-A": values.get("Account_Name", ""),
-                "-l walltime": values.get("Resource_List.walltime", ""),
-                "-l select": values.get("Resource_List.nodect", ""),
-            }
-            entry = QueueEntry(*self._explain(values), mark[1] if mark else "", granted)
-            entries[job.strip()] = entry
-        return entries
-
-    def _explain(
-        self, values: Mapping[str, str]
-    ) -> tuple[Literal["queued", "held", "running", "suspended", "ended"], str]:
-        """Return the state of a job and the reason for it, as phrases."""
-        letter = values.get("job_state", "F")
-        comment = values.get("comment", "")
-        if letter == "H" and values.get("Hold_Types", "n") != "n" and "depend" not in values:
-            return "held", f"it is held: qrls releases it ({values['Hold_Types']})"
-        if letter in "QHWT":
-            return "queued", comment
-        if letter in "SU":
-            return "suspended", comment or "its processes are stopped"
-        if letter in "REB":
-            return "running", ""
-        code = values.get("Exit_status", "")
-        if not code or not code.lstrip("-").isdigit():
-            return "ended", "cancelled"
-        if int(code) == 0:
-            return "ended", ENDED["COMPLETED"]
-        killed = int(code) >= self._killed
-        return "ended", "cancelled or timed out" if killed else f"failed with exit code {code}"
-
-
-def _run_for(ids: Sequence[str], run: Query, *argv: str) -> str:
+def run_for(ids: Sequence[str], run: Query, *argv: str) -> str:
     """Run a command about some jobs, and return its output, without those that have ended."""
     try:
         output = run(*argv)
@@ -332,5 +109,206 @@ def _run_for(ids: Sequence[str], run: Query, *argv: str) -> str:
     return output
 
 
-Scheduler = Slurm | Pbs
-SCHEDULERS: dict[str, Scheduler] = {"slurm": Slurm(), "pbs": Pbs()}
+# -- what a scheduler offers ---------------------------------------------------------------------
+
+
+class OwnJob(NamedTuple):
+    """The batch job that a process runs in."""
+
+    scheduler: str
+    id: str
+    task: int | None = None
+    """Number of an array task. ``id`` includes it: the plain number may name the whole array."""
+
+
+class HeldHosts(NamedTuple):
+    """Hosts of the job that a process runs in."""
+
+    hosts: tuple[str, ...]
+    job: str = ""
+    """Id of the scheduler's job."""
+    down: Mapping[str, str] = {}
+    """Host -> state, of hosts on which nothing can start."""
+    given: Mapping[str, int] = {}
+    """Host -> number of devices that the scheduler allocated; empty if it does not report them."""
+
+
+def read_number(names: str, environment: Mapping[str, str]) -> int | None:
+    """Return the first variable of a text of names that is set; None if none is.
+
+    Raises:
+        ConfigError: it is no number.
+    """
+    for name in names.split():
+        if (text := environment.get(name)) is not None:
+            if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+                raise ConfigError(f"{name} is {text!r}, which is no number; unset it.")
+            return int(text)
+    return None
+
+
+@dataclass(frozen=True)
+class LauncherVariables:
+    """Names of a launcher's variables; of several names in a text, the first that is set counts."""
+
+    launcher: str
+    rank: str
+    world: str
+    local: str
+    local_world: str = ""
+    only_with: str = ""
+    """Variable that must be set too: a batch script has the others without being a job step."""
+    sets_pmi: bool = False
+    """Whether ranks find the variables of an ``mpiexec`` (``PMI_RANK``), too."""
+
+    def find_hosts(self, environment: Mapping[str, str]) -> list[str]:
+        """Return the hosts of the ranks; empty where no variable names them."""
+        return []
+
+    def count_local_ranks(self, environment: Mapping[str, str]) -> int | None:
+        """Return the number of ranks on this host; None where no variable says it."""
+        return read_number(self.local_world, environment)
+
+
+class Scheduler(ABC):
+    """A batch scheduler: its commands, the directives of its scripts, the hosts of a job."""
+
+    name: str
+    """``batch.scheduler`` of machine profiles."""
+    title: str
+    """Its name in sentences."""
+    profile: str
+    """Machine profile for hosts of which no other is known."""
+    submit_program: str
+    query_program: str
+    job_variable: str
+    """Environment variable that holds the id of the job of a process."""
+    cancel_queued: tuple[str, ...]
+    cancel_running: tuple[str, ...]
+    interactive: str
+    """Command, without its last options, that allocates hosts to a person."""
+    prefix: str
+    """Beginning of a directive in a script."""
+    account_option: str
+    queue_option: str
+    """Option that selects a queue where the profile has no queue option of its own."""
+    account_variable = ""
+    """Environment variable that names a user's account; empty if there is none."""
+    option_variables = ""
+    """Prefix of environment variables that its submit command would read as options."""
+    rank_variables: LauncherVariables | None = None
+    """What ranks find that its own launcher starts; None if it has none."""
+    step_flags = False
+    """Whether ``step_argv`` takes ``step.agents`` of a profile."""
+    job_lines: tuple[str, ...] = (
+        "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
+        "job=${job:-${SLURM_JOB_ID:-$PBS_JOBID}}",
+    )
+    """Lines of a script that set ``job`` to the id of its job, as ``read_own_job`` returns it."""
+    job_number = "${SLURM_JOB_ID:-$PBS_JOBID}"
+    """Word of a script that is the value of ``job_variable``."""
+
+    def read_head(self) -> str:
+        """Return the template of the first part of a script: directives, and the job's end."""
+        path = resource_path(f"launch/batch/{self.name}.sh")
+        return path.read_text(encoding="utf-8")
+
+    def own_options(self, request: "BatchRequest", profile: "ProfileConfig") -> list[str]:
+        """Return further directives that depend on the request and the machine."""
+        return []
+
+    def mark_lines(self, tag: str, options: Sequence[str]) -> list[str]:
+        """Return lines by which the run finds a job whose id was not read.
+
+        Args:
+            tag: tag of the run.
+            options: the other directives.
+        """
+        return []
+
+    def own_words(self, request: "BatchRequest") -> dict[str, str]:
+        """Return words of its template that other schedulers do not have.
+
+        Returns:
+            Text that fills each placeholder, by its name.
+        """
+        return {}
+
+    def find_doubts(self, profile: "ProfileConfig") -> Iterator[str]:
+        """Yield what is probably not meant in a profile's ``[batch]``, a sentence each."""
+        yield from ()
+
+    def read_own_job(self, environment: Mapping[str, str]) -> OwnJob | None:
+        """Return the job of a process; None if it is in none of this scheduler."""
+        job = environment.get(self.job_variable)
+        return OwnJob(self.name, job) if job else None
+
+    def parse_submitted(self, output: str, tasks: Sequence[int]) -> list[str]:
+        """Return the id of a submitted job, or of each of its array tasks.
+
+        Raises:
+            JobError: the output holds no id.
+        """
+        return parse_submitted(output, tasks)
+
+    @abstractmethod
+    def submit_argv(self, script: str, *, after: str | None, task: int | None) -> list[str]:
+        """Return the command that submits a script.
+
+        Args:
+            script: file name of the script.
+            after: id of the job whose end it waits for, successful or not.
+            task: number of the one array task to submit; None submits all tasks of the script.
+        """
+
+    @abstractmethod
+    def look_argv(self, name: str) -> list[str]:
+        """Return the command that lists the jobs of a name."""
+
+    @abstractmethod
+    def find(self, name: str, marks: Collection[str], run: Query) -> list[str]:
+        """Return the ids of the queued and running jobs of a name that belong to a run.
+
+        Args:
+            name: name of the jobs.
+            marks: what identifies the run: a comment, or the folder it was submitted from.
+            run: runs a command.
+        """
+
+    @abstractmethod
+    def query(self, ids: Sequence[str], run: Query) -> QueueEntries:
+        """Return those jobs that the scheduler knows.
+
+        Args:
+            ids: of the jobs.
+            run: runs a command.
+
+        Raises:
+            JobError: the scheduler does not answer.
+        """
+
+    @abstractmethod
+    def find_hosts(self, environment: Mapping[str, str], most: int) -> HeldHosts | None:
+        """Return the hosts of the job of this process; None if it is in none.
+
+        Args:
+            environment: environment of this process, which names the job.
+            most: most hosts to return; 0: all.
+
+        Raises:
+            ConfigError: the job does not run, or its hosts cannot be read.
+            JobError: the scheduler does not answer.
+        """
+
+    @abstractmethod
+    def step_argv(
+        self, job: str, hosts: Sequence[str], command: Sequence[str], flags: Sequence[str]
+    ) -> list[str]:
+        """Return the command that runs a command once on each of some hosts.
+
+        Args:
+            job: id of the job that holds the hosts.
+            hosts: hosts of the job.
+            command: program and arguments to run there.
+            flags: ``step.agents`` of the profile; not used without ``step_flags``.
+        """

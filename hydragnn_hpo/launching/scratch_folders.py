@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from hydragnn_hpo.config import FIELD, fill_path
+from hydragnn_hpo.config.path_templates import FIELD, fill_path
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.protocol import RankStart
 

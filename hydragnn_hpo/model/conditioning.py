@@ -13,7 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from hydragnn_hpo.config import ModelConfig, feature_columns
+from hydragnn_hpo.config import ModelConfig
+from hydragnn_hpo.config.trunk_specs import feature_columns
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.file_records import AttributeStats, FeatureStats

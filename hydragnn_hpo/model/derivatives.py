@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config import MAX_ELEMENT
 from hydragnn_hpo.data import Batch
+from hydragnn_hpo.kernels.scatter import without_autocast
 from hydragnn_hpo.model.edges import Edges, envelope
-from hydragnn_hpo.model.layers import apply_without_autocast, node_counts, without_autocast
+from hydragnn_hpo.model.layers import apply_without_autocast, node_counts
 
 COULOMB = 14.399645
 """Energy of two elementary charges 1 angstrom apart, eV (CODATA 2018)."""

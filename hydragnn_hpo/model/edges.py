@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from hydragnn_hpo.data import Batch
-from hydragnn_hpo.model import scatter
-from hydragnn_hpo.model.kernels import passes
-from hydragnn_hpo.model.scatter import Links, build_links
+from hydragnn_hpo.kernels import Links, Neighbors, choose_kernels
+from hydragnn_hpo.model.messages import filtered_sum, weighted_sum
 
 
 def envelope(lengths: Tensor, cutoff: float) -> Tensor:
@@ -148,15 +147,15 @@ class Edges:
 
     def expand_pairs(self, values: Tensor) -> Tensor:
         """Repeat values of pairs for both of their edges: [P, ...] to [E, ...]."""
-        return scatter.expand_pairs(values, self.sender.shape[0])
+        return self.links.expand_pairs(values)
 
     def at_sender(self, values: Tensor) -> Tensor:
         """Gather for each edge the row of its sender: [N, ...] to [E, ...]."""
-        return scatter.gather_nodes(values, self.links, "sender")
+        return self.links.at_sender(values)
 
     def at_receiver(self, values: Tensor) -> Tensor:
         """Gather for each edge the row of its receiver: [N, ...] to [E, ...]."""
-        return scatter.gather_nodes(values, self.links, "receiver")
+        return self.links.at_receiver(values)
 
     def sum_ends(self, receiver: Tensor, sender: Tensor, pair: Tensor | None = None) -> Tensor:
         """Add for each edge the values of its receiver, its sender and its pair, [E, F].
@@ -166,11 +165,11 @@ class Edges:
             sender: values of nodes, added to the edges that they send, [N, F].
             pair: values of the pairs, [P, F]; None adds nothing.
         """
-        return scatter.sum_ends(receiver, sender, pair, self.links)
+        return self.links.sum_ends(receiver, sender, pair)
 
     def sum_messages(self, messages: Tensor) -> Tensor:
         """Sum the messages that each node receives: [E, ...] to [N, ...]."""
-        return scatter.sum_messages(messages, self.links)
+        return self.links.sum_messages(messages)
 
     def faded_sum(self, values: Tensor, own: Tensor | None = None) -> Tensor:
         """Sum ``envelope_ij * value_j`` over neighbours j, [N, F] to [N, F].
@@ -180,8 +179,8 @@ class Edges:
             own: weight of the node itself in its sum, [1]; None for 0.
         """
         if not self._needs_autograd(values):
-            return scatter.sum_neighbors(values, *self.faded_neighbors, own)
-        sums = passes.weighted_sum(values, self.pair_envelope, self.links)
+            return self.faded_neighbors.sum(values, own)
+        sums = weighted_sum(values, self.pair_envelope, self.links)
         return sums if own is None else sums + values * own
 
     def faded_mean(self, values: Tensor) -> Tensor:
@@ -192,7 +191,7 @@ class Edges:
         """
         if self._needs_autograd(values):
             return self.faded_sum(values) / self.num_faded
-        return scatter.sum_neighbors(values, *self.averaged_neighbors)
+        return self.averaged_neighbors.sum(values)
 
     def _needs_autograd(self, values: Tensor) -> bool:
         """Check whether envelopes have a gradient, or another dtype than ``values``."""
@@ -204,54 +203,26 @@ class Edges:
         return 1.0 + self.sum_messages(self.envelope)
 
     @cached_property
-    def faded_neighbors(self) -> tuple[scatter.Segments, scatter.Segments]:
-        """Neighbours of all nodes with their envelopes, sorted once for all layers.
-
-        Returns:
-            The senders of the edges that each node receives, the receivers of those that it sends.
-        """
-        # Where every edge has its reverse, that is as long as itself.
-        symmetric = self.links.sender_starts is self.links.receiver_starts
-        return self._sort_neighbors(mean=False, symmetric=symmetric)
+    def faded_neighbors(self) -> Neighbors:
+        """Neighbours of all nodes with their envelopes."""
+        return Neighbors.of(self.links, self.pair_envelope, mean=False)
 
     @cached_property
-    def averaged_neighbors(self) -> tuple[scatter.Segments, scatter.Segments]:
-        """Neighbours of all nodes with weights whose sums are means, see ``faded_mean``.
-
-        Returns:
-            As ``faded_neighbors`` has them.
-        """
-        return self._sort_neighbors(mean=True, symmetric=False)
-
-    def _sort_neighbors(
-        self, *, mean: bool, symmetric: bool
-    ) -> tuple[scatter.Segments, scatter.Segments]:
-        if passes.usable_kernels(self.links.kernels, (self.pair_envelope,)) == "numba":
-            from hydragnn_hpo.model.kernels.numba_passes import sort_neighbors
-
-            return sort_neighbors(self.links, self.pair_envelope, mean=mean, symmetric=symmetric)
-        sender, receiver, by_receiver, r_starts, by_sender, s_starts = self.links.arrays
-        weights = self.envelope.squeeze(-1)
-        if mean:
-            weights = weights / self.num_faded.squeeze(-1).index_select(0, receiver)
-
-        def sort(other: Tensor, order: Tensor, starts: Tensor) -> scatter.Segments:
-            return other.index_select(0, order), starts, weights.index_select(0, order)
-
-        received = sort(sender, by_receiver, r_starts)
-        return received, received if symmetric else sort(receiver, by_sender, s_starts)
+    def averaged_neighbors(self) -> Neighbors:
+        """Neighbours of all nodes with weights whose sums are means, see ``faded_mean``."""
+        return Neighbors.of(self.links, self.pair_envelope, mean=True)
 
     def filtered_sum(self, values: Tensor, filters: Tensor) -> Tensor:
-        """Sum ``filter_ij * value_j`` over neighbours j, [N, F], see ``passes.filtered_sum``."""
-        return passes.filtered_sum(values, filters, self.links)
+        """Sum ``filter_ij * value_j`` over neighbours j, [N, F], see ``messages``."""
+        return filtered_sum(values, filters, self.links)
 
     def filter_senders(self, values: Tensor, filters: Tensor) -> Tensor:
-        """Return ``filter_ij * value_j`` of each edge, [E, F], see ``scatter.filter_senders``."""
-        return scatter.filter_senders(values, filters, self.links)
+        """Return ``filter_ij * value_j`` of each edge, [E, F]."""
+        return self.links.filter_senders(values, filters)
 
     def outer_sum(self, messages: Tensor, components: Tensor) -> Tensor:
-        """Sum ``components_ij x message_ij`` over neighbours j, see ``scatter.outer_sum``."""
-        return scatter.outer_sum(messages, components, self.links)
+        """Sum ``components_ij x message_ij`` over neighbours j, [N, C, F]."""
+        return self.links.outer_sum(messages, components)
 
 
 def make_edges(links: Links, vectors: Tensor, *, basis: nn.Module | None, cutoff: float) -> Edges:
@@ -292,12 +263,12 @@ def measure_edges(batch: Batch, *, kernels: str, basis: nn.Module | None, cutoff
         cutoff: length at which messages vanish, in angstrom.
     """
     positions, shifts = batch.positions, batch.edge_shift
-    kernels = passes.choose_kernels(kernels, positions.device.type, positions.dtype)
+    kernels = choose_kernels(kernels, positions.device.type, positions.dtype)
     links = _links_of(batch, kernels)
     moves = positions.requires_grad or shifts.requires_grad
-    if moves or passes.usable_kernels(kernels, (positions, shifts)) != "numba":
+    if moves or links.usable_kernels((positions, shifts)) != "numba":
         return make_edges(links, _vectors_of(batch, links), basis=basis, cutoff=cutoff)
-    from hydragnn_hpo.model.kernels.numba_passes import measure_pairs
+    from hydragnn_hpo.kernels.numba_passes import measure_pairs
 
     directions, lengths, faded = measure_pairs(
         (positions, shifts), links, batch.num_pairs, cutoff, directed=basis is not None
@@ -340,7 +311,7 @@ def _links_of(batch: Batch, kernels: str = "eager") -> Links:
     """
     sender, receiver = batch.edge_index.unbind()
     if batch.by_receiver is None:
-        return replace(build_links(sender, receiver, batch.positions.shape[0]), kernels=kernels)
+        return replace(Links.of(sender, receiver, batch.positions.shape[0]), kernels=kernels)
     assert batch.receiver_starts is not None
     assert batch.by_sender is not None
     assert batch.sender_starts is not None

@@ -18,23 +18,15 @@ from torch import Tensor, nn
 from hydragnn_hpo.config import (
     ELEMENTS,
     MAX_ELEMENT,
-    TENSOR_CHANNELS,
     Config,
     HeadConfig,
     ModelConfig,
-    Target,
-    count_channels,
     count_components,
-    head_conv_dimensions,
-    is_by_gradient,
-    is_directed,
     is_extensive,
     is_graph_scalar,
     mean_degree,
-    mlp_widths,
     pool_of,
     reads_positions,
-    reads_state,
     validation_sentence,
 )
 from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec
@@ -45,9 +37,20 @@ from hydragnn_hpo.config.convs.spec import (
     check_name,
     is_user_conv,
 )
+from hydragnn_hpo.config.model_config import (
+    TENSOR_CHANNELS,
+    Target,
+    count_channels,
+    head_conv_dimensions,
+    is_by_gradient,
+    is_directed,
+    mlp_widths,
+    reads_state,
+)
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.file_records import AttributeStats
+from hydragnn_hpo.kernels import check_kernels
 from hydragnn_hpo.model.conditioning import (
     ENCODINGS,
     ConcatConditioning,
@@ -65,7 +68,6 @@ from hydragnn_hpo.model.derivatives import (
 )
 from hydragnn_hpo.model.edges import BASES, Edges, measure_edges
 from hydragnn_hpo.model.element_numbers import embed_elements
-from hydragnn_hpo.model.kernels.passes import check_kernels
 from hydragnn_hpo.model.layers import (
     POOLS,
     AttentionPool,

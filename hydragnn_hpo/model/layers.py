@@ -7,26 +7,18 @@ Shapes: G graphs, N nodes, F features, n nodes of the largest graph.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from hydragnn_hpo.data import Batch
+from hydragnn_hpo.kernels.scatter import without_autocast
 
 
 def to_float32(values: Tensor) -> Tensor:
     """Convert bf16 to fp32, before many values are summed; return other dtypes unchanged."""
     return values.float() if values.dtype is torch.bfloat16 else values
-
-
-def without_autocast(like: Tensor) -> AbstractContextManager[object]:
-    """Return a context without autocast for the device of ``like``."""
-    kind = like.device.type
-    if not torch.is_autocast_enabled(kind):
-        return nullcontext()
-    return torch.autocast(kind, enabled=False)
 
 
 def apply_without_autocast(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -47,16 +39,6 @@ def apply_with_float32_output(chain: nn.Sequential, values: Tensor) -> Tensor:
     for layer in first:
         values = layer(values)
     return apply_without_autocast(last, values)
-
-
-def unify_dtypes(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Convert fp32 tensors to bf16 if any tensor is bf16, as kernels take a single dtype.
-
-    torch's kernels for sums over neighbours accumulate bf16 in fp32 and round once.
-    """
-    if torch.bfloat16 not in [tensor.dtype for tensor in tensors]:
-        return tensors
-    return [t.bfloat16() if t.dtype is torch.float32 else t for t in tensors]
 
 
 @dataclass(frozen=True, eq=False)

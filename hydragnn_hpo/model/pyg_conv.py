@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from hydragnn_hpo.config import ModelConfig, parse_config
 from hydragnn_hpo.config.convs import CONV_SPECS, Dimensions
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.kernels import Links
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.model.edges import BASES, make_edges
 from hydragnn_hpo.model.gnn import check_options, find_conv
-from hydragnn_hpo.model.scatter import build_links
 
 
 class PygConv(nn.Module):
@@ -81,7 +81,7 @@ class PygConv(nn.Module):
         vectors = pos.index_select(0, receiver) - pos.index_select(0, sender)
         if edge_shift is not None:
             vectors = vectors + edge_shift
-        links = build_links(sender, receiver, x.shape[0])
+        links = Links.of(sender, receiver, x.shape[0])
         edges = make_edges(links, vectors.to(x.dtype), basis=self.basis, cutoff=self.cutoff)
         change, state = self.conv(x, state, edges)
         return (x + change, state) if self.returns_state else x + change

@@ -17,10 +17,9 @@ from scipy.special import spherical_jn
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs.angular import chebyshev_terms
+from hydragnn_hpo.kernels import Links
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.passes import usable_kernels
 from hydragnn_hpo.model.layers import apply_without_autocast
-from hydragnn_hpo.model.scatter import Links, gather_nodes
 
 
 def legendre(cosines: Tensor, size: int) -> Tensor:
@@ -133,7 +132,8 @@ def find_triplets(edges: Edges, reach: float) -> Triplets:
     """
     with torch.no_grad():
         links = _triplet_links(edges, edges.pair_lengths < reach)
-    first, second = (gather_nodes(edges.directions, links, end) for end in ("sender", "receiver"))
+    first = links.at_sender(edges.directions)
+    second = links.at_receiver(edges.directions)
     return Triplets(links, -(first * second).sum(-1))
 
 
@@ -145,8 +145,8 @@ def _triplet_links(edges: Edges, short: Tensor) -> Links:
         short: mask of the pairs that are short enough, [P].
     """
     kernels = edges.links.kernels
-    if edges.paired and usable_kernels(kernels, (edges.directions,)) == "numba":
-        from hydragnn_hpo.model.kernels.numba_passes import list_triplets
+    if edges.paired and edges.links.usable_kernels((edges.directions,)) == "numba":
+        from hydragnn_hpo.kernels.numba_passes import list_triplets
 
         return list_triplets(short, edges.links)
     short, total = edges.expand_pairs(short), edges.sender.shape[0]

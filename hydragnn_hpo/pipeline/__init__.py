@@ -5,12 +5,8 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.pipeline.campaign_changes import (
-        Changes,
-        fit_to_time,
-        load_campaign,
-        parse_settings,
-    )
+    from hydragnn_hpo.pipeline.campaign_changes import load_campaign
+    from hydragnn_hpo.pipeline.campaign_plans import plan_campaign
     from hydragnn_hpo.pipeline.campaign_runs import (
         RunDisplay,
         RunSettings,
@@ -18,11 +14,7 @@ if TYPE_CHECKING:
         make_shutdown_request,
         run_campaign,
     )
-    from hydragnn_hpo.pipeline.estimate_stats import (
-        DataKnown,
-        check_campaign_file,
-        data_of_campaign,
-    )
+    from hydragnn_hpo.pipeline.estimate_stats import check_campaign_file
     from hydragnn_hpo.pipeline.init_files import (
         InitRequest,
         InitResult,
@@ -33,32 +25,26 @@ if TYPE_CHECKING:
         init_from_card,
         init_from_files,
         is_card,
-        parse_units,
         write_files,
     )
 
 __all__ = [
-    "Changes",
-    "DataKnown",
     "InitRequest",
     "InitResult",
     "RunDisplay",
     "RunSettings",
     "check_campaign_file",
-    "data_of_campaign",
     "describe_data",
     "describe_search",
     "describe_split",
     "explain_units",
-    "fit_to_time",
     "forget_run",
     "init_from_card",
     "init_from_files",
     "is_card",
     "load_campaign",
     "make_shutdown_request",
-    "parse_settings",
-    "parse_units",
+    "plan_campaign",
     "run_campaign",
     "write_files",
 ]

@@ -5,16 +5,9 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from hydragnn_hpo.campaign import (
-    ForecastMachine,
-    SearchBudget,
-    fit_budget,
-    price_features,
-    settle,
-)
+from hydragnn_hpo.campaign.setup import settle
 from hydragnn_hpo.config import (
     CampaignConfig,
-    find_profile,
     load_config,
     parse_config,
     parse_toml,
@@ -22,9 +15,12 @@ from hydragnn_hpo.config import (
     resolve_machine,
 )
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching import detect_slots, layout_of, site_of
+from hydragnn_hpo.launching import Slot, detect_slots, find_backend, layout_of, site_of
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.pipeline.estimate_stats import data_of_campaign
+from hydragnn_hpo.pipeline.feature_prices import price_features
+from hydragnn_hpo.pipeline.machine_speed import count_seconds, explain_late, measure_machine
+from hydragnn_hpo.planning import SearchBudget, fit_budget
 from hydragnn_hpo.sanitize import escape_line
 
 Changes = Mapping[str, JsonValue]
@@ -162,7 +158,7 @@ def fit_to_time(
     """
     _check_sizes_free(changes)
     config = load_campaign(source, changes, **machine)
-    if config.machine.backend != "local" or len(config.data) != 1:
+    if not find_backend(config.machine.backend).tethered or len(config.data) != 1:
         raise ConfigError(f"{source}: {NOT_SIZED}")
     run = run or RunDir(Path("runs") / config.name)
     if run.campaign.exists():
@@ -172,20 +168,22 @@ def fit_to_time(
     def make(budget: SearchBudget) -> CampaignConfig:
         return load_campaign(source, merge_tables(changes, sizes_of(budget)), **machine)
 
-    stats = data_of_campaign(config, source, run, None).stats
-    assert stats is not None  # only a campaign whose trials are a command has none
-    first = sum(price.seconds for price in price_features(config, stats))
+    data = data_of_campaign(config, source, run, None)
+    assert data.stats is not None  # only a campaign whose trials are a command has none
+    first = sum(price.seconds for price in price_features(config, data, here=True))
     seconds = 60.0 * minutes - min(first, 30.0 * minutes)
-    budget, _ = fit_budget(make, _describe_here(config), stats, (), seconds)
-    return merge_tables(changes, sizes_of(budget)), budget.why
+    here, slowness = measure_machine(_find_slots(config))
+    budget, forecast = fit_budget(make, here, data.stats, (), seconds)
+    late = explain_late(count_seconds(forecast) + first, minutes)
+    why = (*budget.why, *slowness, *((late,) if late else ()))
+    return merge_tables(changes, sizes_of(budget)), why
 
 
-def _describe_here(config: CampaignConfig) -> ForecastMachine:
-    """Return this computer with the slots that a campaign uses on it."""
+def _find_slots(config: CampaignConfig) -> tuple[Slot, ...]:
+    """Return the slots of this computer that a campaign uses."""
     machine = config.machine
     layout = layout_of(site_of(config.machine))
-    slots = detect_slots(machine.slots, lanes=machine.lanes, layout=layout)
-    return ForecastMachine(find_profile(None), 1, len(slots))
+    return detect_slots(machine.slots, lanes=machine.lanes, layout=layout)
 
 
 def _check_sizes_free(changes: Changes) -> None:

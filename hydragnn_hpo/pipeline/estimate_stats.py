@@ -7,18 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hydragnn_hpo.campaign import (
-    CheckedCampaign,
+from hydragnn_hpo.campaign import CheckedCampaign, check_campaign, find_cards
+from hydragnn_hpo.campaign.campaign_checks import name_source
+from hydragnn_hpo.campaign.setup import (
     DataFacts,
-    TrialKind,
-    check_campaign,
     check_run_directory,
     facts_of_cards,
     facts_of_stats,
-    find_cards,
-    make_trial_kind,
-    name_source,
 )
+from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.config import (
     SPLITS,
     CampaignConfig,
@@ -103,7 +100,8 @@ def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | No
     Returns:
         Their sizes, the number of all structures, and whether those read are crystals.
     """
-    from hydragnn_hpo.data import columns_of, find_file, make_source, size_stats
+    from hydragnn_hpo.data import columns_of, size_stats
+    from hydragnn_hpo.data.build_plan import find_file, make_source
     from hydragnn_hpo.data.readers import reader_of
 
     total: int | None = 0
@@ -112,14 +110,14 @@ def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | No
         source = make_source(card, number, path)
         count = reader_of(source, card.files[number].reader).count(source)
         total = None if total is None or count is None else total + count
-    graphs = _read_first(card, 0, paths[0], SAMPLE_SIZE)
+    graphs = read_first(card, 0, paths[0], SAMPLE_SIZE)
     if not graphs:
         raise DataError(f"{paths[0]}: none of its structures can be used; see 'dataset check'.")
     sizes = size_stats(columns_of(graphs, card.targets), card.graphs.cutoff)
     return sizes, total, all(graph.pbc.all() for graph in graphs)
 
 
-def _read_first(card: CardConfig, entry: int, path: Path, count: int) -> "list[Graph]":
+def read_first(card: CardConfig, entry: int, path: Path, count: int) -> "list[Graph]":
     """Read the first usable structures of a file.
 
     Args:
@@ -128,7 +126,9 @@ def _read_first(card: CardConfig, entry: int, path: Path, count: int) -> "list[G
         path: where the file was found.
         count: largest number of structures.
     """
-    from hydragnn_hpo.data import Graph, Piece, read_piece
+    from hydragnn_hpo.data import Graph
+    from hydragnn_hpo.data.build_plan import Piece
+    from hydragnn_hpo.data.convert_pieces import read_piece
 
     piece = Piece(0, entry, path, 0, None, "", "")
     converted = (graph for _, graph in read_piece(card, piece))
@@ -146,7 +146,9 @@ def check_forces(card: CardConfig, card_path: Path, heads: Collection[str]) -> N
     Raises:
         DataError: they contradict them, and the card does not trust them.
     """
-    from hydragnn_hpo.data import columns_of, compare_forces, find_file, read_labels
+    from hydragnn_hpo.data import columns_of
+    from hydragnn_hpo.data.build_plan import find_file
+    from hydragnn_hpo.inspection.force_check import compare_forces, read_labels
 
     derived = {
         name: target.derived_from
@@ -159,7 +161,7 @@ def check_forces(card: CardConfig, card_path: Path, heads: Collection[str]) -> N
     graphs: list[Graph] = []
     for entry in entries:
         path = find_file(card.files[entry].path, card_path)
-        graphs += _read_first(card, entry, path, FORCE_SAMPLE // len(entries))
+        graphs += read_first(card, entry, path, FORCE_SAMPLE // len(entries))
     if not graphs:
         return  # the build tells why
     columns = columns_of(graphs, card.targets)
@@ -316,7 +318,7 @@ def check_campaign_file(
     Raises:
         HydraError: something is wrong with the campaign, its cards or its files.
     """
-    from hydragnn_hpo.data import find_files
+    from hydragnn_hpo.data.build_plan import find_files
 
     check_run_directory(config, path)
     run = RunDir(path)

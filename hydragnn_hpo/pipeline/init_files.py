@@ -5,27 +5,32 @@ Nothing is printed here: the command line and notebooks show what ``InitResult``
 
 import contextlib
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign import Forecast, ForecastMachine, SearchBudget, fit_budget
 from hydragnn_hpo.config import (
     TRUNKS,
     CampaignConfig,
     CardConfig,
-    find_profile,
     find_unseen,
     load_config,
     parse_config,
 )
-from hydragnn_hpo.data import UNKNOWN, Inspection, describe_periodicity, inspect_files
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.inspection import UNKNOWN, inspect_files
+from hydragnn_hpo.inspection.file_inspection import Inspection, describe_periodicity
 from hydragnn_hpo.launching import detect_slots
 from hydragnn_hpo.pipeline.estimate_stats import estimate_stats, scale_stats
+from hydragnn_hpo.pipeline.feature_prices import (
+    Structure,
+    measure_prices,
+    price_trunk,
+    read_structures,
+)
 from hydragnn_hpo.pipeline.init_templates import (
     HeadHints,
     choose_convs,
@@ -35,14 +40,13 @@ from hydragnn_hpo.pipeline.init_templates import (
     render_campaign,
     render_card,
 )
+from hydragnn_hpo.pipeline.machine_speed import count_seconds, explain_late, measure_machine
+from hydragnn_hpo.planning import FeaturesPrice, Forecast, SearchBudget, fit_budget
 from hydragnn_hpo.resources import find_resource, resource_path
 from hydragnn_hpo.sanitize import escape_line
 
 MINUTES = 10.0
 """Default time for the campaign of a data file."""
-
-LATE = 1.5
-"""Factor over the wanted time from which a campaign is said to take too long."""
 
 Activity = Callable[[str], contextlib.AbstractContextManager[object]]
 """Shows, while its ``with`` block runs, what is being done."""
@@ -71,7 +75,7 @@ class InitResult:
     heads: tuple[str, ...]
     budget: SearchBudget
     seconds: float
-    """Time of the search in the simulation."""
+    """Predicted time of the whole campaign."""
     minutes: float
     """Time that it may take."""
 
@@ -115,7 +119,7 @@ def init_from_card(name: str, request: InitRequest) -> str:
     known = estimate_stats(path, [Path(f"{card.name}.bp")], None)
     hints = HeadHints()
     if known.crystals:
-        hints = _propose_trunks(hints, card, known.stats, request)
+        hints = _propose_trunks(hints, card, known.stats, request, read_structures([path]))
     return _fit_campaign(card, card_path, known.stats, request, hints)[0]
 
 
@@ -155,10 +159,12 @@ def init_from_files(
     stats = scale_stats(sizes, usable, card, inspection.split.test_share)
     minutes = request.minutes or MINUTES
     if inspection.geometry.periodic == describe_periodicity([3]):
-        hints = _propose_trunks(hints, card, stats, request)
+        with activity("pricing foundation models"):
+            frames = inspection.sample.structures
+            hints = _propose_trunks(hints, card, stats, request, frames)
     with activity("pricing trials"):
         campaign, forecast, budget = _fit_campaign(card, card_path.name, stats, request, hints)
-    seconds = forecast.simulated.makespan
+    seconds = count_seconds(forecast)
     return InitResult(
         inspection, card_path, text, campaign_path, campaign, heads, budget, seconds, minutes
     )
@@ -247,25 +253,36 @@ MOST_FOR_MORE_FEATURES = 0.1
 
 
 def _propose_trunks(
-    hints: HeadHints, card: CardConfig, stats: StoreStats, request: InitRequest
+    hints: HeadHints,
+    card: CardConfig,
+    stats: StoreStats,
+    request: InitRequest,
+    structures: Iterable[Structure],
 ) -> HeadHints:
     """Add foundation models that know the elements of crystals and do not take too much time.
 
     Forces are derivatives by positions, which features do not have.
+
+    Args:
+        hints: knowledge of the targets.
+        card: the data set.
+        stats: of the data.
+        request: what the user wants searched.
+        structures: those that were read, to measure the time.
     """
     heads = choose_heads(card, request.targets, hints)
-    atoms = stats["num_graphs"] * stats["nodes"]["mean"]
-    limit = 60.0 * (request.minutes or MINUTES)
-    able: tuple[str, ...] = ()
-    for name, spec in TRUNKS.items():
-        share = MOST_FOR_MORE_FEATURES if able else MOST_FOR_FEATURES
-        seen = not find_unseen(spec, stats["elements"])
-        if seen and atoms * spec.atom_seconds <= share * limit:
-            able = (*able, name)
     if not request.trunks or any(card.targets[name].derived_from for name in heads):
-        able = ()
-    seconds = sum(atoms * TRUNKS[name].atom_seconds for name in able)
-    return replace(hints, trunks=able, trunk_seconds=seconds)
+        return hints
+    specs = {n: spec for n, spec in TRUNKS.items() if not find_unseen(spec, stats["elements"])}
+    measured = measure_prices({name: name for name in specs}, structures)
+    limit = 60.0 * (request.minutes or MINUTES)
+    able: dict[str, FeaturesPrice] = {}
+    for name, spec in specs.items():
+        share = MOST_FOR_MORE_FEATURES if able else MOST_FOR_FEATURES
+        price = price_trunk(spec, stats, measured.get(name))
+        if price.seconds <= share * limit:
+            able[name] = price
+    return replace(hints, trunks=tuple(able), prices=tuple(able.values()))
 
 
 def _fit_campaign(
@@ -286,15 +303,17 @@ def _fit_campaign(
     def make(budget: SearchBudget) -> CampaignConfig:
         return parse_config(tomllib.loads(render(budget)), CampaignConfig, where="first campaign")
 
-    machine = ForecastMachine(find_profile(None), 1, len(detect_slots()))
-    seconds = 60.0 * (request.minutes or MINUTES) - hints.trunk_seconds
+    machine, slowness = measure_machine(detect_slots())
+    first = sum(price.seconds for price in hints.prices)
+    seconds = 60.0 * (request.minutes or MINUTES) - first
     budget, forecast = fit_budget(make, machine, stats, able, seconds)
-    if hints.trunks:
-        titles = " and ".join(TRUNKS[name].title for name in hints.trunks)
-        why = (
-            f"Features of {titles} are computed once, which takes about "
-            f"{hints.trunk_seconds:.0f} s: few labels teach more on top of them."
+    budget = replace(budget, why=(*budget.why, *slowness))
+    if hints.prices:
+        models = " and ".join(
+            f"{title} (about {seconds:.0f} s, {origin}; {size / 1e6:,.3g} MB on disk)"
+            for title, seconds, size, origin in hints.prices
         )
+        why = f"Features of {models} are computed once: few labels teach more on top of them."
         budget = replace(budget, layers=(0, min(budget.layers[1], 3)), why=(*budget.why, why))
     return render(budget), forecast, budget
 
@@ -354,8 +373,5 @@ def describe_search(result: InitResult) -> Iterator[str]:
         f"ensemble of {budget.members}"
     )
     yield from budget.why
-    if result.seconds > 60.0 * result.minutes * LATE:
-        yield (
-            f"WARNING: the smallest sensible search takes longer than {result.minutes:g} minutes "
-            "here: start from part of the data, or use a larger machine."
-        )
+    if late := explain_late(result.seconds, result.minutes):
+        yield late

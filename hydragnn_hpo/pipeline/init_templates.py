@@ -6,21 +6,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign import SearchBudget
 from hydragnn_hpo.config import (
     INVARIANT,
     CardConfig,
     HeadConfig,
     ParameterConfig,
+    Scalar,
     TargetConfig,
     is_graph_scalar,
     pool_of,
     render_toml,
 )
 from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, search_ranges
-from hydragnn_hpo.data import UNKNOWN, DataFile, Inspection, make_identifier
+from hydragnn_hpo.data import make_identifier
 from hydragnn_hpo.errors import ConfigError, unknown
-from hydragnn_hpo.sanitize import escape_line
+from hydragnn_hpo.inspection import UNKNOWN
+from hydragnn_hpo.inspection.file_inspection import DataFile, Inspection
+from hydragnn_hpo.planning import FeaturesPrice, SearchBudget
+from hydragnn_hpo.sanitize import escape_line, sanitize_line
 
 CERTAINTY = {
     "said": "unit",
@@ -28,6 +31,15 @@ CERTAINTY = {
     "guessed": "UNIT GUESSED, look at it",
     "unknown": "UNIT NOT KNOWN",
 }
+
+NOTES = {
+    "unit_guessed": 'remove this line when you know: until then every number says "guessed"',
+    "extensive": "a sum over atoms: a supercell has a multiple; where it is none, drop this line",
+    "origin": "mass: of molecules, from positions; none: of crystals, from vectors of atoms alone",
+    "min": "a gap is never negative: predictions and intervals end there",
+    "sum": "so it is in each structure that was read: predictions sum to it exactly",
+}
+"""Comments above fields of targets in a card."""
 
 STAGE_TWO_WEIGHT = 3.0
 """Weight in stage two of an energy beside its forces, whose weight is 10. It is set and not
@@ -43,6 +55,10 @@ name = {{ inspection.name | toml }}
 title = {{ title | toml }}
 {% if column is not none %}
 structure_column = {{ column | toml }}
+{% endif %}
+{% if inspection.max_bad is not none %}
+# remove it when those that are set aside are mended
+max_bad = {{ inspection.max_bad | toml }}
 {% endif %}
 {% if inspection.id_key is not none %}
 id_key = {{ inspection.id_key | toml }}
@@ -65,55 +81,23 @@ length = {{ length | toml }}
 {% endfor %}
 {{ ("values: " ~ target.spread) | comment }}
 [targets.{{ target.name }}]
-{% if target.key != target.name %}
-key = {{ target.key | toml }}
-{% endif %}
-level = {{ target.level | toml }}
-{% if target.shape != "scalar" %}
-shape = {{ target.shape | toml }}
-{% endif %}
-{% if target.size is not none %}
-size = {{ target.size | toml }}
-# axis = {first = 0.0, last = 10.0, unit = "eV"}
-{% endif %}
-{% if target.classes is not none %}
-classes = {{ target.classes | toml }}
-{% else %}
+{% for field, value in target.lines.items() %}
+{% if field == "unit" %}
 {{ (certainty[target.unit.sure] ~ ": " ~ target.unit.why) | comment }}
-unit = {{ target.unit.name | toml }}
-{% if target.unit.sure == "guessed" %}
-# remove this line when you know: until then every number says "guessed"
-unit_guessed = true
+{% elif field in notes %}
+{{ notes[field] | comment }}
 {% endif %}
+{% if field == "axis" %}
+axis = {first = {{ value.first }}, last = {{ value.last }}, unit = {{ value.unit | toml }}}
+{% else %}
+{{ field }} = {{ value | toml }}
 {% endif %}
-{% if target.unit.name == unknown_unit %}
+{% if field == "size" and target.config.axis is none %}
+# axis = {first = 0.0, last = 10.0, unit = "eV"}
+{% elif field == "unit" and value == unknown_unit %}
 {{ ("write one of: " ~ target.unit.choices | join(", ")) | comment }}
 {% endif %}
-{% if target.energy is not none %}
-energy = {{ target.energy | toml }}
-{% endif %}
-{% if target.extensive %}
-# a sum over atoms: a supercell has a multiple; where it is none, drop this line
-extensive = true
-{% endif %}
-{% if target.derived_from is not none %}
-derived_from = {{ target.derived_from | toml }}
-{% endif %}
-{% if target.origin is not none %}
-# mass: of molecules, from positions; none: of crystals, from vectors of atoms alone
-origin = {{ target.origin | toml }}
-{% endif %}
-{% if target.min is not none %}
-# a gap is never negative: predictions and intervals end there
-min = {{ target.min | toml }}
-{% endif %}
-{% if target.sum is not none %}
-# so it is in each structure that was read: predictions sum to it exactly
-sum = {{ target.sum | toml }}
-{% endif %}
-{% if target.optional %}
-optional = true
-{% endif %}
+{% endfor %}
 {% endfor %}
 {% for name, key in attributes.items() %}
 
@@ -159,13 +143,14 @@ def render_card(inspection: Inspection, folder: Path) -> str:
         CARD,
         inspection=inspection,
         summary=f"{count_structures(inspection)}; {describe_geometry(inspection)}.",
-        title=f"{escape_line(inspection.files[0].path.name)}, as found by init",
+        title=f"{sanitize_line(inspection.files[0].path.name)}, as found by init",
         column=_find_column(inspection.files),
         files=[
             (path_from(file.path, folder), file.card_reader, file.length)
             for file in inspection.files
         ],
         certainty=CERTAINTY,
+        notes=NOTES,
         unknown_unit=UNKNOWN,
         attributes=_name_attributes(inspection.proposals.attributes),
         left_out=[
@@ -285,7 +270,7 @@ steps_per_epoch = {{ budget.steps }}
 {{ ("could be tried as well: " ~ other_convs | join(", ")) | comment }}
 {% endif %}
 "model.conv" = {{ convs | toml }}
-"model.features" = {{ budget.features | toml }}
+"model.features" = {{ features | toml }}
 {% if hints.trunks %}
 # elements alone, or also features of a foundation model, which needs few rounds beside
 "model.embedding" = {{ (["elements"] + (hints.trunks | list)) | toml }}
@@ -293,7 +278,7 @@ steps_per_epoch = {{ budget.steps }}
 "model.layers" = {{ {"low": layers[0], "high": layers[1]} | toml }}
 {% if pools %}
 # layers through which atoms pass before a structure pools them
-"model.atom_layers" = [0, 2]
+"model.atom_layers" = {{ ([0, 1, 2] if hints.trunks else [0, 2]) | toml }}
 {% endif %}
 {% if card.graphs.cutoff > 4 %}
 "model.cutoff" = {{ {"low": 4.0, "high": card.graphs.cutoff, "step": 0.25} | toml }}
@@ -311,6 +296,18 @@ steps_per_epoch = {{ budget.steps }}
 
 [search]
 trials = {{ budget.trials }}
+{% if points %}
+# tried first: nets without rounds on features of foundation models, which take seconds
+initial_points = [
+{% for point in points %}
+    {{ point | toml }},
+{% endfor %}
+]
+{% endif %}
+{% if features | max > budget.features | max %}
+# so wide without rounds alone, where it costs little
+constraints = ["model.features <= {{ budget.features | max }} or model.layers == 0"]
+{% endif %}
 # so many are spread over the space before the others are chosen by what was learned
 initial = {{ budget.initial }}
 # epochs after which one trial in three goes on, and of those that do
@@ -342,8 +339,8 @@ class HeadHints:
     """Targets of which few structures hold most of the spread."""
     trunks: tuple[str, ...] = ()
     """Foundation models whose features the search may begin from."""
-    trunk_seconds: float = 0.0
-    """Time that their features take, in seconds."""
+    prices: tuple[FeaturesPrice, ...] = ()
+    """What their features take."""
 
 
 def render_campaign(
@@ -373,6 +370,10 @@ def render_campaign(
     able = choose_convs(card, heads, convs)
     searched = tuple(convs or budget.convs or able)
     options, other_ranges = _collect_ranges(searched)
+    pools = any(_is_pooled(card.targets[name]) for name in heads)
+    features = budget.features
+    if hints.trunks and max(features) < FEATURES_WITHOUT_ROUNDS:
+        features = (*features, FEATURES_WITHOUT_ROUNDS)
     return render_toml(
         CAMPAIGN,
         card=card,
@@ -381,14 +382,51 @@ def render_campaign(
         convs=searched,
         other_convs=[name for name in choose_convs(card, heads) if name not in searched],
         budget=budget,
+        features=features,
+        points=_list_initial_points(hints.trunks, max(features), budget.batches, pools=pools),
         hints=hints,
         layers=(0, min(budget.layers[1], 3)) if hints.trunks else budget.layers,
         options=options,
         other_ranges=other_ranges,
         staged=_find_staged_energies(card, heads),
         stage_two_weight=STAGE_TWO_WEIGHT,
-        pools=any(_is_pooled(card.targets[name]) for name in heads),
+        pools=pools,
     )
+
+
+FEATURES_WITHOUT_ROUNDS = 64
+"""Width that the search may give nets without rounds on a foundation model's features."""
+
+POINTS_WITHOUT_ROUNDS = ((1, 0.003), (2, 0.001))
+"""Atom layers and learning rates of nets without rounds that are tried first: good ones of 15
+trials on magnetic crystals, the first with the largest batch, the second with the smallest."""
+
+
+def _list_initial_points(
+    trunks: Sequence[str], features: int, batches: Sequence[int], *, pools: bool
+) -> list[dict[str, Scalar]]:
+    """List nets without rounds, on each foundation model's features, that are tried first.
+
+    Args:
+        trunks: names of the foundation models.
+        features: their width.
+        batches: searched batch sizes, rising.
+        pools: whether the space has layers of atoms.
+    """
+    return [
+        {
+            "model.embedding": trunk,
+            "model.layers": 0,
+            "model.features": features,
+            **({"model.atom_layers": atom_layers} if pools else {}),
+            "training.learning_rate": rate,
+            "training.global_batch": batch,
+        }
+        for (atom_layers, rate), batch in zip(
+            POINTS_WITHOUT_ROUNDS, (max(batches), min(batches)), strict=True
+        )
+        for trunk in trunks
+    ]
 
 
 def _find_staged_energies(card: CardConfig, heads: Sequence[str]) -> set[str]:

@@ -5,21 +5,19 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.placement.cost_model import (
-        CostModel,
-    )
+    from hydragnn_hpo.placement.cost_model import CostModel
     from hydragnn_hpo.placement.planner import plan
     from hydragnn_hpo.placement.pool import SlotPool
-    from hydragnn_hpo.placement.price import Price, mean_neighbors, mean_triplets
-    from hydragnn_hpo.placement.simulator import (
+    from hydragnn_hpo.placement.price import Price
+    from hydragnn_hpo.placement.task import (
         Bar,
-        SimulatedWork,
-        SimulationResult,
-        SimulationSettings,
-        draw_error,
-        simulate,
+        Plan,
+        PlanningContext,
+        ResizeTask,
+        RunningTask,
+        StartTask,
+        Task,
     )
-    from hydragnn_hpo.placement.task import Plan, PlanningContext, RunningTask, StartTask, Task
 
 __all__ = [
     "Bar",
@@ -27,18 +25,12 @@ __all__ = [
     "Plan",
     "PlanningContext",
     "Price",
+    "ResizeTask",
     "RunningTask",
-    "SimulatedWork",
-    "SimulationResult",
-    "SimulationSettings",
     "SlotPool",
     "StartTask",
     "Task",
-    "draw_error",
-    "mean_neighbors",
-    "mean_triplets",
     "plan",
-    "simulate",
 ]
 
 if not TYPE_CHECKING:

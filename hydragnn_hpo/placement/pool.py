@@ -27,7 +27,6 @@ class SlotPool:
         self,
         hosts: Mapping[str, Sequence[int]],
         *,
-        groups: Mapping[str, str] | None = None,
         hosts_per_group: int = 0,
         slot_order: Sequence[int] = (),
     ) -> None:
@@ -35,9 +34,7 @@ class SlotPool:
 
         Args:
             hosts: indices of the slots of each host, hosts in network order.
-            groups: network group (a switch, a cabinet) by host.
-            hosts_per_group: size of groups of consecutive hosts, for hosts not in ``groups``;
-                0: unknown.
+            hosts_per_group: hosts that follow each other and share a switch; 0: unknown.
             slot_order: indices of a host's slots, neighbours side by side; ascending if empty.
         """
         self._rank = {index: place for place, index in enumerate(slot_order)}
@@ -46,7 +43,6 @@ class SlotPool:
         self._where: dict[str, tuple[int, int]] = {}
         self._row: dict[str, int] = {}
         self._groups: dict[str, int] = {}
-        self._group_of = dict(groups or {})
         self._each = hosts_per_group
         widest = max((len(indices) for indices in hosts.values()), default=1)
         self._free = np.zeros((len(hosts), widest), dtype=bool)
@@ -256,7 +252,7 @@ class SlotPool:
     def _enter(self, host: str, indices: Sequence[int]) -> None:
         """Fill the next row of the tables, which exists already, with a host."""
         row = len(self._hosts)
-        group = self._group_of.get(host, str(row // self._each) if self._each else "")
+        group = str(row // self._each) if self._each else ""
         ordered = sorted(indices, key=lambda index: (self._rank.get(index, len(self._rank)), index))
         names = tuple(f"{host}:{index}" for index in ordered)
         self._hosts.append(host)

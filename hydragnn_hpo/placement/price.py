@@ -17,20 +17,18 @@ from typing import Literal
 from hydragnn_hpo.config import (
     FULL,
     HEAP,
-    LinkConfig,
     ProfileConfig,
     Scalar,
     TrialConfig,
     angle_cutoff,
     compute_epoch_size,
     count_parameters,
-    differentiates,
     forward_flops,
-    kept_bytes,
-    kept_factor,
     pass_bytes,
     weight_copies,
 )
+from hydragnn_hpo.config.machine import LinkConfig
+from hydragnn_hpo.config.trial_size import differentiates, kept_bytes, kept_factor
 from hydragnn_hpo.file_records import StoreStats, TargetStats
 
 BACKWARD = 3.0

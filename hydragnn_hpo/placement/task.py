@@ -6,6 +6,7 @@ A task is the remainder of a trial up to its rung; a slot holds one rank.
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,3 +136,23 @@ def format_duration(seconds: float) -> str:
     if seconds < 5400.0:
         return f"{seconds / 60.0:.0f} min"
     return f"{seconds / 3600.0:.1f} h" if seconds < 172800.0 else f"{seconds / 86400.0:.1f} days"
+
+
+What = Literal["start-up", "training", "lost"]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A span of time in which a trial held slots for one purpose; times in seconds."""
+
+    trial: str
+    slots: tuple[str, ...]
+    """``host:index``."""
+    start: float
+    end: float
+    what: What
+
+    @property
+    def slot_seconds(self) -> float:
+        """Slots times seconds."""
+        return len(self.slots) * (self.end - self.start)

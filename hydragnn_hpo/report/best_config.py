@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from hydragnn_hpo.campaign import TrialHistory, stores_of, trial_config
+from hydragnn_hpo.campaign import stores_of, trial_config
+from hydragnn_hpo.campaign.history import TrialHistory
 from hydragnn_hpo.config import (
     CardConfig,
     Scalar,
@@ -24,6 +25,7 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.errors import RunError, unknown
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import derive_seed
+from hydragnn_hpo.report.export_tables import ExportedFiles
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls
 from hydragnn_hpo.search import apply_values
@@ -70,16 +72,13 @@ def read_best_trial(facts: Facts) -> BestTrial:
     )
 
 
-def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> tuple[str, str]:
+def write_best_config(facts: Facts, out: Path, trial: str | None = None) -> ExportedFiles:
     """Write the configuration of the best trial, or of a named one.
 
     Args:
         facts: content of the run directory.
         out: the TOML file to write.
         trial: name of the trial; None means the best one.
-
-    Returns:
-        The command that runs the configuration, and a note to show with it (empty if none).
 
     Raises:
         RunError: no trial has a result yet, or the named one is unknown.
@@ -104,7 +103,7 @@ def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> t
     with storage(out):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, _heading(facts, chosen, run_with) + text)
-    return open_with, note
+    return ExportedFiles((out,), trials=1, epochs=0, open_with=open_with, note=note)
 
 
 def _find_trial(facts: Facts, name: str | None) -> TrialHistory:

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from hydragnn_hpo.campaign import SlotLedger, Trial, TrialStatus
+from hydragnn_hpo.campaign import Trial
+from hydragnn_hpo.campaign.accounting import SlotLedger
+from hydragnn_hpo.campaign.state import TrialStatus
 from hydragnn_hpo.config import Objective, ParameterConfig, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.page_blocks import Cell, searched_cell
 from hydragnn_hpo.sanitize import escape_controls
-from hydragnn_hpo.search import finite_number, goal_label, goals
+from hydragnn_hpo.search import finite_number
+from hydragnn_hpo.search.objective import goal_label, goals
 from hydragnn_hpo.units import GUESSED
 
 NEAR = 0.05

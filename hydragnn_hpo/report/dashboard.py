@@ -24,12 +24,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from hydragnn_hpo.campaign import (
-    JournalFollower,
-    JournalHistory,
-    JournalReplaced,
-    require_campaign,
-)
+from hydragnn_hpo.campaign import JournalFollower, JournalReplaced, require_campaign
+from hydragnn_hpo.campaign.history import JournalHistory
 from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.http_service import listen, serve_on
 from hydragnn_hpo.layout import RunDir

@@ -8,25 +8,17 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hydragnn_hpo.ensemble import Evaluation, HeadEvaluation, flatten_values
+from hydragnn_hpo.ensemble_build import Evaluation, HeadEvaluation
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.report.export_formats import format_csv_cell
 from hydragnn_hpo.report.page_blocks import Cell
 from hydragnn_hpo.report.parity import draw_intervals
 from hydragnn_hpo.report.sections.structures import worst_cells
 from hydragnn_hpo.report.structure_errors import LabelledHead, PartError, StructureErrors
-from hydragnn_hpo.report.style import (
-    make_figure,
-    set_title,
-    tidy_axis,
-    write_note,
-    write_png,
-)
-
-if TYPE_CHECKING:
-    pass
+from hydragnn_hpo.report.style import make_figure, set_title, tidy_axis, write_note, write_png
+from hydragnn_hpo.uncertainty import flatten_values
 
 SIZE = 4.6
 """Width and height of a picture, in inches."""

@@ -17,7 +17,6 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from hydragnn_hpo.files import PART, storage, whole_file, whole_folder, write_by
 from hydragnn_hpo.optional_packages import explain_missing
 from hydragnn_hpo.report.best_config import write_best_config
 from hydragnn_hpo.report.export_tables import (
+    ExportedFiles,
     TrialRow,
     TypedTable,
     goal_names,
@@ -38,21 +38,8 @@ from hydragnn_hpo.report.export_tables import (
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.surrogate import make_distribution
 from hydragnn_hpo.sanitize import escape_controls, sanitize_values
-from hydragnn_hpo.search import is_in, silence_optuna
-
-
-@dataclass(frozen=True)
-class ExportedFiles:
-    """Files that an export has written, and how to open them."""
-
-    files: tuple[Path, ...]
-    """One file, a folder, or the files in a folder."""
-    trials: int
-    epochs: int
-    open_with: str
-    """Command or line of Python that opens the export."""
-    note: str = ""
-    """A sentence to show to the user; empty if none."""
+from hydragnn_hpo.search import is_in
+from hydragnn_hpo.search.brains.optuna_brain import silence_optuna
 
 
 def _describe(rows: Sequence[TrialRow], file: Path, command: str, note: str = "") -> ExportedFiles:
@@ -484,21 +471,6 @@ def isolate_tracker(folder: Path, settings: Mapping[str, str]) -> Iterator[None]
 # -- all formats -----------------------------------------------------------------------------
 
 
-def write_best(facts: Facts, out: Path, trial: str | None = None) -> ExportedFiles:
-    """Write the configuration of the best trial, or of a named one.
-
-    Args:
-        facts: content of the run directory.
-        out: the TOML file to write.
-        trial: name of the trial; None means the best one.
-
-    Raises:
-        RunError: no trial has a result yet, or the named one is unknown.
-    """
-    open_with, note = write_best_config(facts, out, trial=trial)
-    return ExportedFiles((out,), trials=1, epochs=0, open_with=open_with, note=note)
-
-
 FORMATS: dict[str, Callable[[Facts, Path], ExportedFiles]] = {
     "parquet": write_parquet,
     "csv": write_csv,
@@ -506,7 +478,7 @@ FORMATS: dict[str, Callable[[Facts, Path], ExportedFiles]] = {
     "tensorboard": write_tensorboard,
     "mlflow": write_mlflow,
     "wandb": write_wandb,
-    "best": write_best,
+    "best": write_best_config,
 }
 """Function that writes each format, by the value of ``--to``."""
 
@@ -542,7 +514,7 @@ def export(facts: Facts, to: str, out: Path, *, trial: str | None = None) -> Exp
         raise ConfigError(
             "--trial goes with --to best: drop it, the other formats hold all trials."
         )
-    return write_best(facts, out, trial)
+    return write_best_config(facts, out, trial)
 
 
 _MEMORY = Path("/dev/shm")

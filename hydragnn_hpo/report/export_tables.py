@@ -7,16 +7,19 @@ Every format of ``export`` is made from them. Numbers have the same names as in 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hydragnn_hpo.campaign import TrialHistory, find_conv
+from hydragnn_hpo.campaign.history import TrialHistory
+from hydragnn_hpo.campaign.status import find_conv
 from hydragnn_hpo.config import Scalar
 from hydragnn_hpo.data_frames import DATES, make_frame
 from hydragnn_hpo.metrics_log import read_records
 from hydragnn_hpo.report.charts import short_keys
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls, sanitize_values
-from hydragnn_hpo.search import finite_number, goal_label, goals
+from hydragnn_hpo.search import finite_number
+from hydragnn_hpo.search.objective import goal_label, goals
 
 if TYPE_CHECKING:
     import pandas
@@ -37,6 +40,20 @@ _TEXTS = ("trial", "parent", "status", "reason", "conv", "message")
 _WHOLE = ("attempt", "attempts", "epoch", "epochs", "parameters", "peak_bytes", "ranks")
 _EPOCH_COLUMNS = ("trial", "attempt", "epoch", "time", "ranks")
 _LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class ExportedFiles:
+    """Files that an export has written, and how to open them."""
+
+    files: tuple[Path, ...]
+    """One file, a folder, or the files in a folder."""
+    trials: int
+    epochs: int
+    open_with: str
+    """Command or line of Python that opens the export."""
+    note: str = ""
+    """A sentence to show to the user; empty if none."""
 
 
 @dataclass(frozen=True)
@@ -158,13 +175,15 @@ def _epoch_rows(facts: Facts, trial: TrialHistory) -> list[EpochRow]:
     records = _read_epoch_records(facts, trial)
     rows = []
     for epoch in trial.epochs:
-        placed = [a.number for a in trial.attempts if a.placed <= epoch.time]
+        number = epoch["reached"]
+        time = epoch["time"]
+        placed = [a.number for a in trial.attempts if a.placed <= time]
         attempt = placed[-1] if placed else 0
-        record = records.get((attempt, epoch.epoch), {})
+        record = records.get((attempt, number), {})
         raw = {
-            "objective": epoch.objective,
-            "best_objective": epoch.best_objective,
-            "epoch_seconds": epoch.seconds,
+            "objective": epoch["objective"],
+            "best_objective": epoch["best_objective"],
+            "epoch_seconds": epoch["seconds"],
             "learning_rate": record.get("learning_rate"),
         }
         for name in ("val_mae", "loss"):
@@ -173,7 +192,7 @@ def _epoch_rows(facts: Facts, trial: TrialHistory) -> list[EpochRow]:
                 raw |= {f"{name}.{escape_controls(str(h))}": v for h, v in by_head.items()}
         finite = {key: finite_number(value) for key, value in raw.items()}
         numbers = {key: value for key, value in finite.items() if value is not None}
-        rows.append(EpochRow(attempt, epoch.epoch, epoch.time, epoch.width, numbers))
+        rows.append(EpochRow(attempt, number, time, epoch["width"], numbers))
     return rows
 
 

@@ -4,15 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hydragnn_hpo.campaign import (
-    JournalHistory,
-    State,
-    TrialHistory,
-    Utilization,
-    first_goal,
-    read_journal,
-    require_campaign,
-)
+from hydragnn_hpo.campaign import State, read_journal, require_campaign
+from hydragnn_hpo.campaign.accounting import Utilization
+from hydragnn_hpo.campaign.history import JournalHistory, TrialHistory
+from hydragnn_hpo.campaign.state import first_goal
 from hydragnn_hpo.config import CampaignConfig, CardConfig, load_config
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import EnsembleTable, RunFigures
@@ -22,7 +17,7 @@ from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import readable_name
 from hydragnn_hpo.report.structure_errors import StructureErrors
 from hydragnn_hpo.report.test_structures import read_structure_errors
-from hydragnn_hpo.search import goal_label, goals
+from hydragnn_hpo.search.objective import goal_label, goals
 
 _ENDS = {"seconds": "s", "joules": "J", "bytes": "B"}
 """Unit of a number in a result, by the end of its name."""
@@ -165,8 +160,6 @@ def facts_of(run: RunDir, history: JournalHistory) -> Facts:
 
 def read_ensemble_table(run: RunDir) -> EnsembleTable | None:
     """Read the table of a run's ensemble; None before the ensemble is built.
-
-    Ensembles of earlier versions lack ``curves``, ``candidates`` and ``by_size``.
 
     Raises:
         StorageError: the file is unreadable, or holds something else.

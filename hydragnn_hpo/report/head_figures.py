@@ -50,7 +50,7 @@ def draw_head(facts: Facts, name: str) -> tuple[Figure, ...]:
     """
     target = find_target(facts, name)
     errors = facts.structure_errors
-    curves: Curves = facts.ensemble.get("curves", {}).get(name, {}) if facts.ensemble else {}
+    curves: Curves = facts.ensemble["curves"].get(name, {}) if facts.ensemble else {}
     if target is not None and target.classes is not None and "reliability" in curves:
         return _draw_reliability(name, curves), _draw_confusion(name, curves, target.classes)
     if target is None or errors is None or name not in errors.heads:

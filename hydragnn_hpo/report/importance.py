@@ -27,7 +27,8 @@ from hydragnn_hpo.report.surrogate import (
     make_distribution,
     shap_values,
 )
-from hydragnn_hpo.search import silence_optuna, snap_value
+from hydragnn_hpo.search import snap_value
+from hydragnn_hpo.search.brains.optuna_brain import silence_optuna
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

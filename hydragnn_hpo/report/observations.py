@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hydragnn_hpo.campaign import RULES, Trial, TrialHistory, first_goal
+from hydragnn_hpo.campaign import Trial
+from hydragnn_hpo.campaign.history import TrialHistory
+from hydragnn_hpo.campaign.state import RULES, first_goal
 from hydragnn_hpo.config import Objective, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.surrogate import Matrix
-from hydragnn_hpo.search import goal_label, goals
+from hydragnn_hpo.search.objective import goal_label, goals
 
 FAILED = ("diverged", "out_of_memory", "bad_config", "bug")
 """Reasons for a failure that depend on the configuration, not on the machine (Law 9)."""
@@ -83,7 +85,7 @@ def _errors(trial: TrialHistory, rung: int) -> dict[str, float]:
 def _cost_and_memory(trial: TrialHistory) -> dict[str, float]:
     """Return the median slot-seconds per epoch and the peak memory in bytes, where known."""
     measured: dict[str, float] = {}
-    costs = [epoch.seconds * epoch.width for epoch in trial.epochs]
+    costs = [epoch["seconds"] * epoch["width"] for epoch in trial.epochs]
     if not costs:  # a command reports no epochs
         costs = [
             (a.ended - a.placed) * a.width / a.until

@@ -114,6 +114,9 @@ class Figure:
     """Height in pixels."""
     width: int = 0
     """Minimum width in pixels; where the page is narrower, the chart scrolls."""
+    name: str = ""
+    """Name by which a notebook asks for it: a key of ``sections.FIGURES``, or ``KEY.OF`` for one of
+    each head, parameter or cost; empty for a chart of the page alone."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
@@ -10,43 +9,11 @@ from hydragnn_hpo.optional_packages import explain_missing
 from hydragnn_hpo.report.charts import LIGHT, SERIES, Layout, PlotlyValue
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Fold, Row
-from hydragnn_hpo.report.sections import SECTIONS
+from hydragnn_hpo.report.sections import FIGURES, SECTIONS
 
 if TYPE_CHECKING:
     import plotly.graph_objects
 
-
-@dataclass(frozen=True)
-class FigurePlace:
-    """Where in the report a chart stands."""
-
-    section: str
-    """A key of ``SECTIONS``."""
-    key: str
-    """Regular expression of the chart's key; its group, if any, is what the chart is of."""
-
-
-FIGURES: Mapping[str, FigurePlace] = {
-    "progress": FigurePlace("progress", "by_trials"),
-    "progress_by_cost": FigurePlace("progress", "by_cost"),
-    "slots": FigurePlace("slots", "gantt"),
-    "slot_time": FigurePlace("slots", "accounting"),
-    "learning_curves": FigurePlace("progress", "curves"),
-    "parallel_coordinates": FigurePlace("parallel", "coordinates"),
-    "slice": FigurePlace("slices", "(?:slice|dependence)[.](.+)"),
-    "importance": FigurePlace("importance", "(.+)[.]bars"),
-    "importance_by_trial": FigurePlace("importance", "(.+)[.]swarm"),
-    "pareto": FigurePlace("pareto", "(.+)"),
-    "parity": FigurePlace("heads", "parity[.](.+)"),
-    "calibration": FigurePlace("heads", "calibration[.](.+)"),
-    "error_against_sigma": FigurePlace("heads", "sigma[.](.+)"),
-    "errors_by_element": FigurePlace("errors", "elements"),
-    "errors_by_size": FigurePlace("errors", "sizes"),
-    "errors_by_distance": FigurePlace("errors", "distances"),
-    "errors_by_composition": FigurePlace("errors", "formulas"),
-    "ensemble_size": FigurePlace("members", "by_size[.](.+)"),
-}
-"""Charts by the name under which a notebook asks for them."""
 
 _COLOUR = re.compile("color", re.IGNORECASE)
 _NO_COLOUR = re.compile("text|name", re.IGNORECASE)
@@ -71,12 +38,12 @@ def make_plotly_figure(
     name, _, after = name.partition(".") if of is None else (name, "", of)
     if name not in FIGURES:
         raise ConfigError(unknown("figure", name, FIGURES))
-    place = FIGURES[name]
-    section = SECTIONS[place.section](facts)
+    section = SECTIONS[FIGURES[name]](facts)
     charts: dict[str, tuple[Figure, str]] = {}
     for figure, doubt in _figures(() if section is None else section.blocks):
-        if match := re.fullmatch(place.key, figure.key):
-            charts["".join(match.groups())] = figure, doubt
+        named, _, shown = figure.name.partition(".")
+        if named == name:
+            charts[shown] = figure, doubt
     if not charts:
         raise RunError(
             f"{facts.run.path}: has nothing to show in figure '{name}' yet: let the campaign go on."

@@ -13,9 +13,10 @@ from ase.data import chemical_symbols
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data import Compositions
-from hydragnn_hpo.ensemble import bins_of_equal_count, compute_distance_figures
 from hydragnn_hpo.file_records import DistanceFigures
 from hydragnn_hpo.report.charts import Trace
+from hydragnn_hpo.uncertainty import compute_distance_figures
+from hydragnn_hpo.uncertainty.uncertainty_scores import bins_of_equal_count
 
 Floats = NDArray[np.float64]
 

@@ -20,11 +20,9 @@ from hydragnn_hpo.search import (
     active_parameters,
     canonical_values,
     find_broken_constraint,
-    list_values,
-    position_of,
     read_constraints,
-    value_at,
 )
+from hydragnn_hpo.search.space import list_values, position_of, value_at
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -6,6 +6,7 @@ these parts only.
 """
 
 import ast
+import itertools
 import math
 import operator
 import random
@@ -230,6 +231,21 @@ def check_feasible_share(space: Space, constraints: Sequence[Constraint]) -> Non
         f"search.constraints leave {meeting} of {len(points)} points of the space; the narrowest, "
         f"'{worst}', is met by {met[worst]}: widen it, or search fewer values."
     )
+
+
+def count_configurations(space: Space, constraints: Sequence[Constraint], most: int) -> int:
+    """Count the points of a space that meet all rules, up to a limit.
+
+    Args:
+        space: searched keys; one too large to be listed has as many points as the limit.
+        constraints: rules that each point meets.
+        most: the limit.
+    """
+    if _count_points(space) > LISTED:
+        return most
+    listed = list_configurations(space)
+    meeting = (v for v in listed if find_broken_constraint(constraints, v) is None)
+    return sum(1 for _ in itertools.islice(meeting, most))
 
 
 def _count_points(space: Space) -> float:

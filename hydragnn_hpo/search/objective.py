@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config import Goal, Objective
+from hydragnn_hpo.config import Objective
+from hydragnn_hpo.config.search_config import Goal
 from hydragnn_hpo.errors import ConfigError, unknown
 
 Point = float | tuple[float, ...]

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hydragnn_hpo.config import ParameterConfig, Scalar, Space
+from hydragnn_hpo.config import ParameterConfig, Scalar, Space, flatten_values
 from hydragnn_hpo.errors import ConfigError, unknown
 
 PARTS = ("model", "heads", "training", "parallel")
@@ -90,6 +90,11 @@ def configuration_key(values: Mapping[str, Scalar]) -> str:
 def lowest_value(parameter: ParameterConfig) -> Scalar:
     """Return the lowest value, or the first choice."""
     return parameter.choices[0] if parameter.choices is not None else value_at(parameter, 0.0)
+
+
+def middle_value(parameter: ParameterConfig) -> Scalar:
+    """Return the middle of a range, on its scale, or the first choice."""
+    return parameter.choices[0] if parameter.choices is not None else value_at(parameter, 0.5)
 
 
 def list_values(parameter: ParameterConfig) -> Sequence[Scalar] | None:
@@ -345,10 +350,4 @@ def fixed_values(template: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         Values that are no tables, by dotted key.
     """
-    fixed: dict[str, Any] = {}
-    for name, value in template.items():
-        if isinstance(value, Mapping):
-            fixed |= {f"{name}.{key}": inner for key, inner in fixed_values(value).items()}
-        else:
-            fixed[name] = value
-    return fixed
+    return {key: value for key, value in flatten_values(template) if value != {}}

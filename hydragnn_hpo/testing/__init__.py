@@ -5,13 +5,9 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.testing.check_report import CheckFinding, CheckReport
-    from hydragnn_hpo.testing.conv_suite import CHECKS, check_conv
+    from hydragnn_hpo.testing.conv_suite import check_conv
 
 __all__ = [
-    "CHECKS",
-    "CheckFinding",
-    "CheckReport",
     "check_conv",
 ]
 

@@ -41,7 +41,7 @@ class ConvCheck:
     """What the author of the conv can do if it does not hold."""
     measure: Callable[[ConvUnderTest], Measurement]
     """Measures a conv; any exception is a failure."""
-    needs: Literal["", "forces", "exports"] = ""
+    needs: Literal["", "forces", "exports", "smooth"] = ""
     """Attribute of ``ConvUnderTest`` without which the check is left out."""
 
 

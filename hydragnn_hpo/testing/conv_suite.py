@@ -50,8 +50,8 @@ def check_conv(
     Args:
         conv: a class, a name in ``CONVS``, or ``my_pkg.my_module:MyConv``. A class takes
             ``(dimensions, options)``; it may have ``Options`` (a ``Config``), ``vectors`` (its
-            state holds vectors), ``forces`` (meant for forces by differentiation) and ``exports``
-            (can be traced by torch.export).
+            state holds vectors), ``forces`` (meant for forces by differentiation), ``smooth`` (its
+            gradients have no steps) and ``exports`` (can be traced by torch.export).
         options: options of the conv; those left out take their defaults.
         features: channels per node.
         only: names of the checks to run; all if left out.

@@ -17,8 +17,9 @@ from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.file_records import TargetStats
-from hydragnn_hpo.model import MultiHeadGNN, check_options, find_conv
+from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.model.convs import CONVS
+from hydragnn_hpo.model.gnn import check_options, find_conv
 from hydragnn_hpo.testing.sample_structures import CUTOFF, Structure, batch_structures
 
 LAYERS, BASIS_SIZE = 3, 8
@@ -53,6 +54,8 @@ class ConvUnderTest:
     """Whether it is meant for forces by differentiation."""
     exports: bool
     """Whether torch.export can trace it: no number of rows depends on values."""
+    smooth: bool
+    """Whether its gradients are continuous, also where neighbours are alike."""
     features: int
     """Channels per node."""
     kernels: Literal["auto", "eager", "numba", "triton"] = "auto"
@@ -177,13 +180,15 @@ def make_conv_under_test(
     builtin_name = next((name for name, each in CONVS.items() if each is conv_class), None)
     spec: Any = conv_class if builtin_name is None else CONV_SPECS[builtin_name]
     name = conv if isinstance(conv, str) else builtin_name or conv_class.__qualname__
+    forces = bool(getattr(spec, "forces", True))
     subject = ConvUnderTest(
         conv=conv_class,
         options=check_options(conv_class, options, name),
         name=name,
         vectors=bool(getattr(spec, "vectors", False)),
-        forces=bool(getattr(spec, "forces", True)),
+        forces=forces,
         exports=bool(getattr(conv_class, "exports", True)),
+        smooth=bool(getattr(conv_class, "smooth", forces)),
         features=features,
         kernels=kernels,
     )

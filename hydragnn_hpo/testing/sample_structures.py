@@ -102,7 +102,9 @@ def molecule_and_crystal() -> tuple[Structure, Structure]:
     return random_structure(1), random_structure(2, 5, periodic=True)
 
 
-def molecule(numbers: Sequence[int], positions: Sequence[Sequence[float] | Array]) -> Structure:
+def molecule(
+    numbers: Sequence[int], positions: Sequence[Sequence[float] | Array] | Array
+) -> Structure:
     """Return atoms at given positions in angstrom, in free space."""
     places = np.array(positions, dtype=np.float64).reshape(-1, 3)
     return Structure(np.array(numbers, dtype=np.int16), places, np.zeros((3, 3)))
@@ -122,11 +124,22 @@ def symmetric_sites() -> tuple[Structure, ...]:
     """Return structures in which the directions around an atom cancel exactly.
 
     Returns:
-        A straight molecule, and a cubic crystal of one atom.
+        A straight molecule, a cubic crystal of one atom, and an octahedron around an atom.
     """
     straight = molecule([8, 6, 8], [[-1.16, 0, 0], [0, 0, 0], [1.16, 0, 0]])
     cubic = Structure(np.array([26], np.int16), np.zeros((1, 3)), 2.87 * np.eye(3), True)
-    return straight, cubic
+    octahedron = molecule([26, *[8] * 6], 1.9 * np.vstack((np.zeros(3), np.eye(3), -np.eye(3))))
+    return straight, cubic, octahedron
+
+
+def crowded_shell() -> Structure:
+    """Return an atom with 72 neighbours of four elements at one distance, 3.1 angstrom.
+
+    They are all integer vectors of length sqrt(41), times a number that puts none at the cutoff.
+    """
+    steps = [v for v in product(range(-6, 7), repeat=3) if np.dot(v, v) == 41]
+    numbers = np.random.default_rng(9).choice([1, 6, 8, 26], len(steps))
+    return molecule([26, *numbers.tolist()], 0.49 * np.vstack((np.zeros(3), steps)))
 
 
 def batch_structures(

@@ -53,25 +53,6 @@ class ProbeSpec(TypedDict):
     """How long ranks wait for each other, in seconds."""
 
 
-class RankReport(TypedDict):
-    """Measurements of one rank."""
-
-    rank: int
-    """Its number."""
-    host: str
-    """Name of its host."""
-    wrong: int
-    """Elements of all sums that had a wrong value."""
-    latency_seconds: float
-    """Median time of a short sum."""
-    sizes: list[int]
-    """Sizes of the long sums in bytes."""
-    seconds: list[float]
-    """Median time of a sum of each size."""
-    network: str
-    """Network that NCCL, RCCL or gloo uses; empty if unknown."""
-
-
 class RankCheck(TypedDict):
     """Whether the sums of a rank were right."""
 
@@ -81,6 +62,19 @@ class RankCheck(TypedDict):
     """Name of its host."""
     wrong: int
     """Elements of all sums that had a wrong value."""
+
+
+class RankReport(RankCheck):
+    """Measurements of one rank."""
+
+    latency_seconds: float
+    """Median time of a short sum."""
+    sizes: list[int]
+    """Sizes of the long sums in bytes."""
+    seconds: list[float]
+    """Median time of a sum of each size."""
+    network: str
+    """Network that NCCL, RCCL or gloo uses; empty if unknown."""
 
 
 class BandwidthPoint(TypedDict):

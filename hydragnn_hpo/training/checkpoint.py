@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -28,25 +29,6 @@ _TYPES = {
 """Names of torch's dtypes in the safetensors format."""
 
 
-class CheckpointWriter(TypedDict):
-    """Versions and ranks that wrote a checkpoint; only for information, no code depends on it."""
-
-    hydragnn_hpo: str
-    """Version of this package."""
-    torch: str
-    """Version of torch."""
-    python: str
-    """Version of Python."""
-    device: str
-    """Type of device: ``cpu`` or ``cuda``."""
-    world: int
-    """Number of ranks."""
-    shard: str
-    """``parallel.shard``."""
-    tensor: int
-    """Number of ranks that share layers."""
-
-
 class CheckpointState(TypedDict):
     """The JSON part of a checkpoint: everything except the tensors."""
 
@@ -56,8 +38,8 @@ class CheckpointState(TypedDict):
     """State of the learning rate schedule."""
     seed: int
     """Seed of the trial."""
-    made_by: CheckpointWriter
-    """Versions and ranks that wrote the checkpoint."""
+    made_by: dict[str, str | int]
+    """Versions and ranks that wrote the checkpoint, for people; no code depends on it."""
     folder: NotRequired[str]
     """Name of a sharded checkpoint's folder, which is next to the JSON file with this state."""
 
@@ -112,13 +94,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], CheckpointState]:
     Raises:
         StorageError: the file is missing or damaged.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
-        return tensors, json.loads(metadata.get("state", "{}"))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise _unreadable(path, error) from error
+    with _open_checkpoint(path) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return tensors, json.loads((file.metadata() or {}).get("state", "{}"))
 
 
 def read_state(path: Path) -> CheckpointState:
@@ -130,19 +108,26 @@ def read_state(path: Path) -> CheckpointState:
     Raises:
         StorageError: the file is missing or damaged.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            state: CheckpointState = json.loads((file.metadata() or {}).get("state", "{}"))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise _unreadable(path, error) from error
+    with _open_checkpoint(path) as file:
+        state: CheckpointState = json.loads((file.metadata() or {}).get("state", "{}"))
     return state
 
 
-def _unreadable(path: Path, error: Exception) -> StorageError:
-    reason = getattr(error, "strerror", None) or error
-    return StorageError(
-        f"{path}: cannot be read as a checkpoint ({reason}); remove it to start over."
-    )
+@contextmanager
+def _open_checkpoint(path: Path) -> Iterator[Any]:
+    """Open a file of safetensors, and raise ``StorageError`` if it cannot be read in this context.
+
+    Yields:
+        The opened file, as of ``safe_open``.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (OSError, SafetensorError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(
+            f"{path}: cannot be read as a checkpoint ({reason}); remove it to start over."
+        ) from error
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

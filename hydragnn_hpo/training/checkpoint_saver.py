@@ -25,7 +25,6 @@ from hydragnn_hpo.files import is_transient, read_json, write_text
 from hydragnn_hpo.model import rename_weights
 from hydragnn_hpo.training.checkpoint import (
     CheckpointState,
-    CheckpointWriter,
     add_prefix,
     read_checkpoint,
     read_state,
@@ -413,8 +412,12 @@ def prune_checkpoints(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def checkpoint_origin(ranks: Ranks, parallel: ParallelConfig) -> CheckpointWriter:
-    """Return versions, device and ranks of this process, to store in a checkpoint."""
+def checkpoint_origin(ranks: Ranks, parallel: ParallelConfig) -> dict[str, str | int]:
+    """Describe this process in a checkpoint.
+
+    Returns:
+        Versions, device and ranks, by name.
+    """
     return {
         "hydragnn_hpo": __version__,
         "torch": str(torch.__version__),

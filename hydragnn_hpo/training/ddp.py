@@ -22,12 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import (  # type: ignore[attr-defined]
-    FileStore,
-    PrefixStore,
-    Store,
-    rendezvous,
-)
+from torch.distributed import FileStore, PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
 from hydragnn_hpo.errors import ConfigError
 
@@ -342,6 +337,8 @@ class SyncPoints:
             clock: returns a time in seconds.
         """
         self.ranks, self.signal, self.clock = ranks, signal, clock
+        self.start = step
+        """Steps taken before the first."""
         self.next = step + 1
         self.longest = 0.0
         """Longest time between two sync points so far on this rank, in seconds."""

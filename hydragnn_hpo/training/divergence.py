@@ -5,7 +5,6 @@ of an epoch. On a GPU only the checks of every 50th step and of each epoch wait 
 """
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -13,6 +12,8 @@ from torch import Tensor
 
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks, make_rank_table
+from hydragnn_hpo.training.parallel import local_part
+from hydragnn_hpo.training.train_state import Progress
 
 HOPELESS = 100.0
 """MAE in standard deviations of the target above which an error is hopeless; predicting the mean
@@ -66,7 +67,7 @@ class DivergenceGuard:
 
     def _check_trunk(self, step: int) -> None:
         """Record whether this rank's part of the trunk had a nonzero gradient in this epoch."""
-        gradients = [_local(p.grad) for p in self._trunk if p.grad is not None]
+        gradients = [local_part(p.grad) for p in self._trunk if p.grad is not None]
         if gradients:
             self._alive += torch.stack(torch._foreach_norm(gradients, 1)).sum()
         if step % self.every == 0:
@@ -91,7 +92,7 @@ class DivergenceGuard:
 
     def _nonfinite_parameters(self) -> list[int]:
         """Return the indices, from 0, of the parameters whose local part is not finite."""
-        parts = [_local(p.detach()) for p in self.model.parameters()]
+        parts = [local_part(p.detach()) for p in self.model.parameters()]
         largest = torch._foreach_norm([part for part in parts if part.numel()], float("inf"))
         if bool(torch.isfinite(torch.stack(largest)).all()):
             return []
@@ -119,14 +120,7 @@ class DivergenceGuard:
             )
 
     def check_objective(
-        self,
-        objective: float,
-        mae: Mapping[str, float],
-        *,
-        std: Mapping[str, float],
-        best: Mapping[str, float],
-        lost: int,
-        epoch: int,
+        self, objective: float, mae: dict[str, float], *, std: dict[str, float], progress: Progress
     ) -> int:
         """Check the validation of an epoch.
 
@@ -134,12 +128,11 @@ class DivergenceGuard:
         exploded only if it was below the limit in the best epoch.
 
         Args:
-            objective: objective of the epoch, see ``trainer.compute_objective``.
+            objective: objective of the epoch, see ``epoch.compute_objective``.
             mae: validation MAE by head, in the target's unit.
             std: standard deviation of each target, in its unit.
-            best: validation MAE of the best epoch so far, by head; empty in the first epoch.
-            lost: result of this method after the previous epoch.
-            epoch: from 1.
+            progress: gives the epoch, the best one before, and ``lost``, the result of this method
+                after the previous epoch.
 
         Returns:
             Consecutive epochs, up to this one, with an error that is hopeless but once was not.
@@ -148,23 +141,19 @@ class DivergenceGuard:
             Diverged: the objective is not finite, or an error has exploded.
         """
         if not math.isfinite(objective):
-            raise Diverged(f"epoch {epoch}: validation MAE {dict(mae)} is not finite")
+            raise Diverged(f"epoch {progress.epoch}: validation MAE {mae} is not finite")
+        best = progress.best_val
+        lost = progress.lost + 1
         hopeless = {name for name in best if mae[name] > HOPELESS * std[name]}
         fallen = sorted(name for name in hopeless if best[name] < HOPELESS * std[name])
-        if not fallen or lost + 1 < LOST_EPOCHS:
-            return lost + 1 if fallen else 0
+        if not fallen or lost < LOST_EPOCHS:
+            return lost if fallen else 0
         name = fallen[0]
         raise Diverged(
-            f"epoch {epoch}: the validation MAE of {name} exploded from {best[name]:.3g} to "
-            f"{mae[name]:.3g}, {mae[name] / std[name]:.0f} spreads, for {lost + 1} epochs running"
+            f"epoch {progress.epoch}: the validation MAE of {name} exploded from {best[name]:.3g} "
+            f"to {mae[name]:.3g}, {mae[name] / std[name]:.0f} spreads, for {lost} epochs running"
         )
 
 
-def _local(value: Tensor) -> Tensor:
-    """Return this rank's part of a tensor that is spread over ranks."""
-    part = getattr(value, "to_local", None)
-    return value if part is None else part()
-
-
 def _is_finite(value: Tensor | None) -> bool:
-    return value is None or bool(torch.isfinite(_local(value)).all())
+    return value is None or bool(torch.isfinite(local_part(value)).all())

@@ -4,7 +4,7 @@ Shapes: G graphs, N nodes, T targets, w components of a target (1, 3 for vectors
 the values of a spectrum).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,14 +12,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.config import TrialConfig, count_components
-from hydragnn_hpo.data import (
-    Batch,
-    GraphSet,
-    balance_load,
-    make_batch,
-    pad_batch,
-    predict_graph_costs,
-)
+from hydragnn_hpo.data import Batch, GraphSet, balance_load, make_batch, pad_batch
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training.cuda_graphs import Replays
 from hydragnn_hpo.training.ddp import Ranks
@@ -35,27 +28,24 @@ EDGES_PER_BATCH = 40_000
 class BatchFeed:
     """Makes the batches of a trial on this rank."""
 
+    config: TrialConfig
+    """The trial."""
     graphs: GraphSet
     """All graphs of the trial, to which indices refer."""
-    cutoff: float
-    """Longest edge in angstrom."""
-    dtype: torch.dtype
-    """Dtype of positions and targets."""
-    targets: tuple[str, ...]
-    """Names of the targets in a batch, T."""
     ranks: Ranks
     """This rank among the others."""
     costs: np.ndarray
     """Predicted cost of each graph, in any unit, [G]."""
-    max_neighbors: int | None = None
-    """Maximum number of neighbours of a node; None for all within the cutoff."""
-    precision: str = "fp32"
-    """``training.precision``."""
     is_collective: bool = False
     """Whether a forward pass is a collective, as with sharded weights; all ranks must then have the
     same number of batches."""
     pads: bool = False
     """Whether batches are padded, so that their passes can be replayed as CUDA graphs."""
+
+    @property
+    def targets(self) -> Sequence[str]:
+        """Names of the targets in a batch, T."""
+        return tuple(self.config.heads)
 
     def batch_on_device(self, indices: np.ndarray) -> Batch:
         """Make the batch of some graphs, int64 [n], on this rank's device."""
@@ -66,10 +56,10 @@ class BatchFeed:
         made = make_batch(
             self.graphs,
             indices,
-            cutoff=self.cutoff,
-            dtype=self.dtype,
+            cutoff=self.config.model.cutoff,
+            dtype=DTYPES[self.config.training.precision],
             targets=self.targets,
-            max_neighbors=self.max_neighbors,
+            max_neighbors=self.config.model.max_neighbors,
             pairs=True,
         )
         if self.pads:
@@ -102,55 +92,16 @@ class BatchFeed:
         return [indices[groups == group] for group in np.unique(groups)]
 
 
-def make_feed(
-    config: TrialConfig, graphs: GraphSet, ranks: Ranks, *, is_collective: bool, pads: bool
-) -> BatchFeed:
-    """Build the feed of a trial.
-
-    Args:
-        config: the trial.
-        graphs: data of the trial.
-        ranks: this rank among the others.
-        is_collective: whether a forward pass is a collective of all ranks.
-        pads: whether batches are padded.
-    """
-    return BatchFeed(
-        graphs=graphs,
-        cutoff=config.model.cutoff,
-        dtype=DTYPES[config.training.precision],
-        targets=tuple(config.heads),
-        ranks=ranks,
-        costs=predict_graph_costs(graphs, config.model),
-        max_neighbors=config.model.max_neighbors,
-        precision=config.training.precision,
-        is_collective=is_collective,
-        pads=pads,
-    )
-
-
-def predict_share(
-    model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray
+def _predict_in_halves(
+    model: MultiHeadGNN, feed: BatchFeed, batch: Batch
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
-    """Predict this rank's share of some graphs, batch by batch.
-
-    Args:
-        model: in evaluation mode.
-        feed: makes the batches.
-        indices: graphs of all ranks together, int64, [n].
+    """Predict a batch, or its halves if memory runs out and a forward pass is not a collective.
 
     Yields:
         A batch, and its predictions and variances by name, [graphs or nodes of the batch, w].
     """
-    for batch in feed.share_in_batches(indices):
-        yield from _predict_in_halves(model, feed, batch)
-
-
-def _predict_in_halves(
-    model: MultiHeadGNN, feed: BatchFeed, batch: Batch
-) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
-    """Predict a batch, or its halves if memory runs out and a forward pass is not a collective."""
     try:
-        with compute_dtype(feed.precision, feed.ranks.device):
+        with compute_dtype(feed.config.training.precision, feed.ranks.device):
             predictions = model(batch, feed.targets)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error) or feed.is_collective or batch.num_real_graphs < 2:
@@ -220,13 +171,13 @@ def batch_error_sums(
     Returns:
         ``sums``, see ``error_sums``.
     """
-    with compute_dtype(feed.precision, feed.ranks.device):
+    with compute_dtype(feed.config.training.precision, feed.ranks.device):
         predictions = model(batch, feed.targets)
     return {"sums": _error_sums(model, batch, predictions, feed.targets)}
 
 
 def _error_sums(
-    model: MultiHeadGNN, batch: Batch, predictions: dict[str, Tensor], targets: tuple[str, ...]
+    model: MultiHeadGNN, batch: Batch, predictions: dict[str, Tensor], targets: Sequence[str]
 ) -> Tensor:
     """Sum the errors of a batch, see ``error_sums``, [T, 2]."""
     rows = []
@@ -260,34 +211,22 @@ def predict_split(
     nodes = feed.graphs.num_nodes()[indices]
     starts = np.concatenate(([0], np.cumsum(nodes)))
     position = {int(graph): row for row, graph in enumerate(indices)}
-    out: dict[str, Tensor] = {}
-    for batch, predictions in predict_share(model, replace(feed, pads=False), indices):
-        rows = np.array([position[int(graph)] for graph in batch.graph_index], dtype=np.int64)
-        each = [np.arange(starts[row], starts[row + 1]) for row in rows]
-        of_nodes = np.concatenate([rows[:0], *each])
-        for name, values in predictions.items():
-            if name not in feed.targets:  # a variance: ensembles compute their own
-                continue
-            whole = _rows_of_target(out, name, feed, len(indices), int(starts[-1]))
-            chosen = of_nodes if _per_node(feed, name) else rows
-            whole[torch.from_numpy(chosen)] = values.double().cpu()
-    for name in feed.targets:
-        whole = _rows_of_target(out, name, feed, len(indices), int(starts[-1]))
+    stats = {name: feed.graphs.stats["targets"][name] for name in feed.targets}
+    per_node = {name for name, target in stats.items() if target["level"] == "node"}
+    out = {}
+    for name, target in stats.items():
+        shape = int(starts[-1]) if name in per_node else len(indices), count_components(target)
+        out[name] = torch.zeros(shape, dtype=torch.float64)
+    unpadded = replace(feed, pads=False)
+    for batch in unpadded.share_in_batches(indices):
+        for part, predictions in _predict_in_halves(model, unpadded, batch):
+            rows = np.array([position[int(graph)] for graph in part.graph_index], dtype=np.int64)
+            each = [np.arange(starts[row], starts[row + 1]) for row in rows]
+            of_nodes = np.concatenate([rows[:0], *each])
+            for name, whole in out.items():  # not its variance: ensembles compute their own
+                chosen = of_nodes if name in per_node else rows
+                whole[torch.from_numpy(chosen)] = predictions[name].double().cpu()
+    for name, whole in out.items():
         mine = whole if feed.ranks.represents_share else torch.zeros_like(whole)
         out[name] = feed.ranks.sum(mine.to(feed.ranks.device)).cpu()
-    return {name: out[name].numpy() for name in feed.targets}
-
-
-def _per_node(feed: BatchFeed, name: str) -> bool:
-    return bool(feed.graphs.stats["targets"][name]["level"] == "node")
-
-
-def _rows_of_target(
-    out: dict[str, Tensor], name: str, feed: BatchFeed, graphs: int, nodes: int
-) -> Tensor:
-    """Return the array of a target in ``out``, created as zeros, fp64, [graphs or nodes, w]."""
-    if name not in out:
-        width = count_components(feed.graphs.stats["targets"][name])
-        rows = nodes if _per_node(feed, name) else graphs
-        out[name] = torch.zeros(rows, width, dtype=torch.float64)
-    return out[name]
+    return {name: whole.numpy() for name, whole in out.items()}

@@ -29,7 +29,8 @@ from hydragnn_hpo.config import (
     pass_bytes,
     weight_copies,
 )
-from hydragnn_hpo.data import Batch, BatchSampler, GraphSet, balance_load
+from hydragnn_hpo.data import Batch, GraphSet, balance_load
+from hydragnn_hpo.data.batch_sampler import BatchSampler
 from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import BatchFeed
@@ -55,18 +56,18 @@ class TooManyGraphs(Exception):
 class MicroBatches:
     """Splits this rank's share of each step into pieces, and further where memory runs out."""
 
-    def __init__(self, feed: BatchFeed, pieces: int | None) -> None:
+    def __init__(self, feed: BatchFeed, pieces: int | None, record: Callable[..., None]) -> None:
         """Set the initial number of pieces.
 
         Args:
             feed: makes the batches.
             pieces: ``training.micro_batches``; None lets ``fit_to_memory`` choose.
+            record: writes a record when the number of pieces changes.
         """
-        self.feed = feed
+        self.feed, self.record = feed, record
         self.requested = pieces
         self.pieces = pieces or 1
         self.folder: Path | None = None
-        self.on_change: Callable[[int], None] = lambda pieces: None
 
     def cut_share(self, indices: np.ndarray) -> list[np.ndarray]:
         """Return this rank's share of a step, [n], in pieces of similar cost, the cheapest last.
@@ -155,7 +156,7 @@ class MicroBatches:
         """Split every following step into ``pieces``, also after a restart."""
         self.pieces = pieces
         self.save_pieces()
-        self.on_change(pieces)
+        self.record("memory", pieces=pieces)
 
     def save_pieces(self) -> None:
         """Write the number of pieces for later attempts.
@@ -246,7 +247,10 @@ def fit_to_memory(
     free = micro.requested is None
     micro.folder = folder
     known = max(read_known_pieces(folder, ranks.data_world) if folder else 1, micro.pieces)
-    need, limit = _measure_need(config, order, micro, stepper)
+    held = _local_bytes(stepper.net.model.parameters())
+    fixed = held * weight_copies(config.training, cpu=ranks.device.type == "cpu")
+    need = StepMemory(config, order, micro, fixed=fixed)
+    limit = limit_bytes(ranks.device, held, os.environ)
     pieces = max(need.pieces(FULL * limit) if free else 1, known)
     crowded = free and need.bytes(pieces) > LITTLE * limit
     # Ranks rehearse individually; if forward passes are collectives, all do as soon as one has to.
@@ -268,16 +272,6 @@ def fit_to_memory(
 def _largest(ranks: Ranks, *values: int) -> list[int]:
     """Return the largest of each value over all ranks."""
     return [int(value) for value in ranks.max(torch.tensor(values, device=ranks.device)).tolist()]
-
-
-def _measure_need(
-    config: TrialConfig, order: BatchSampler, micro: MicroBatches, stepper: Stepper
-) -> tuple["StepMemory", int]:
-    """Return the memory of the costliest step, and the limit in bytes."""
-    device = micro.feed.ranks.device
-    held = _local_bytes(stepper.net.model.parameters())
-    fixed = held * weight_copies(config.training, cpu=device.type == "cpu")
-    return StepMemory(config, order, micro, fixed=fixed), limit_bytes(device, held, os.environ)
 
 
 class StepMemory:

@@ -161,9 +161,28 @@ def sort_parameters(model: nn.Module) -> ParameterGroups:
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """Build an optimizer; weights of linear maps decay, norms, biases and embeddings do not.
 
-    If parameters are sharded, the optimizer's state is sharded like them.
+    If parameters are sharded, the optimizer's state is sharded like them. Its kernels are torch's
+    fastest; sharded parameters are updated one by one.
     """
-    return _MAKERS[config.optimizer](model, config)
+    parts = has_dtensors(model.parameters())
+    fused = not parts
+    foreach = False if parts else None
+    rate = config.learning_rate
+    momentum = config.momentum
+    if config.optimizer == "sgd":
+        nesterov = config.nesterov and momentum > 0
+        groups = _groups(model, config)
+        return torch.optim.SGD(
+            groups, rate, momentum, nesterov=nesterov, fused=fused, foreach=foreach
+        )
+    adam = {"lr": rate, "betas": (config.beta1, config.beta2), "eps": config.epsilon}
+    kernels = {"fused": fused, "foreach": foreach}
+    if config.optimizer == "muon":
+        groups = _muon_groups(model, config)
+        return Muon(groups, momentum=momentum, nesterov=config.nesterov, **adam, **kernels)
+    kind: Any = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    optimizer: torch.optim.Optimizer = kind(_groups(model, config), **adam, **kernels)
+    return optimizer
 
 
 def _groups(model: nn.Module, config: TrainConfig) -> list[ParameterGroup]:
@@ -177,68 +196,15 @@ def _groups(model: nn.Module, config: TrainConfig) -> list[ParameterGroup]:
     ]
 
 
-class _KernelOptions(TypedDict, total=False):
-    fused: bool
-    foreach: bool
-
-
-def _kernel_options(model: nn.Module) -> _KernelOptions:
-    """Return the options of torch's fastest kernels; sharded parameters are updated one by one."""
-    parts = has_dtensors(model.parameters())
-    return {"fused": False, "foreach": False} if parts else {"fused": True}
-
-
-class _AdamOptions(_KernelOptions):
-    lr: float
-    betas: tuple[float, float]
-    eps: float
-
-
-def _adam_options(model: nn.Module, config: TrainConfig) -> _AdamOptions:
-    return {
-        "lr": config.learning_rate,
-        "betas": (config.beta1, config.beta2),
-        "eps": config.epsilon,
-        **_kernel_options(model),
-    }
-
-
-def _adamw(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(_groups(model, config), **_adam_options(model, config))
-
-
-def _adam(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    return torch.optim.Adam(_groups(model, config), **_adam_options(model, config))
-
-
-def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    return torch.optim.SGD(
-        _groups(model, config),
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        nesterov=config.nesterov and config.momentum > 0,
-        **_kernel_options(model),
-    )
-
-
-def _muon(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+def _muon_groups(model: nn.Module, config: TrainConfig) -> list[ParameterGroup]:
     parameters = sort_parameters(model)
     decay = config.weight_decay
-    groups: list[ParameterGroup] = [
+    return [
         {"params": parameters.matrices, "weight_decay": decay, "matrices": True},
         {"params": parameters.outputs, "weight_decay": decay, "matrices": False},
         {"params": parameters.free, "weight_decay": 0.0, "matrices": False},
     ]
-    options = _adam_options(model, config)
-    return Muon(groups, momentum=config.momentum, nesterov=config.nesterov, **options)
 
-
-_MAKERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = {
-    "adamw": _adamw,
-    "adam": _adam,
-    "sgd": _sgd,
-    "muon": _muon,
-}
 
 _START = 25.0
 """``one_cycle`` begins at the peak divided by this, as torch's ``OneCycleLR`` does."""

@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from hydragnn_hpo.config import ParallelConfig
-from hydragnn_hpo.model import MultiHeadGNN, Round, RoundContext, Trunk
+from hydragnn_hpo.model import MultiHeadGNN, Trunk
+from hydragnn_hpo.model.gnn import Round, RoundContext
 from hydragnn_hpo.training.ddp import Ranks, keep_until_exit
 from hydragnn_hpo.training.timers import EpochTimers
 
@@ -225,6 +226,7 @@ class ModelParallelism:
         """
         self.model, self.config, self.ranks = model, config, ranks
         self.wrapped: nn.Module = model
+        self._all_reduce = TimedAllReduce(ranks.device)
 
     def gradient_sync(self, last: bool) -> AbstractContextManager[object]:
         """Return the context of a micro-batch: gradients are sent in the ``last`` one of a step."""
@@ -235,6 +237,9 @@ class ModelParallelism:
 
     def add_communication_seconds(self, meter: EpochTimers) -> None:
         """Add the seconds of sending to a meter, after the last backward pass of a step."""
+        communication, exposed = self._all_reduce.take_times()
+        meter.add("communication", communication)
+        meter.add("exposed", exposed)
 
     def gradient_norm(self) -> Tensor:
         """Return the 2-norm of the whole gradient, a scalar; every rank calls this."""
@@ -276,26 +281,9 @@ class AveragedModel(ModelParallelism):
     to the stream on which it was built, and nothing that waits for another stream can be recorded.
     """
 
-    def __init__(self, model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> None:
-        """Wrap a model; every rank calls this with the same weights.
-
-        Args:
-            model: on the device of this rank.
-            config: how weights are shared.
-            ranks: this rank among the others.
-        """
-        super().__init__(model, config, ranks)
-        self._all_reduce = TimedAllReduce(ranks.device)
-
     def average_gradients(self) -> None:
         """Average the gradients of a step over the ranks; every rank calls this."""
         self._all_reduce.average_whole(self.ranks.world, self.gradients())
-
-    def add_communication_seconds(self, meter: EpochTimers) -> None:
-        """Add the seconds of sending to a meter; none of them is hidden."""
-        communication, exposed = self._all_reduce.take_times()
-        meter.add("communication", communication)
-        meter.add("exposed", exposed)
 
 
 class ReplicatedModel(ModelParallelism):
@@ -323,19 +311,12 @@ class ReplicatedModel(ModelParallelism):
             bucket_cap_mb=config.bucket_mb or bucket_mb(model),
         )
         self.wrapped, self._ddp = ddp, ddp
-        self._all_reduce = TimedAllReduce(ranks.device)
         ddp.register_comm_hook(ranks.world, self._all_reduce.average)
         keep_until_exit(ddp)
 
     def gradient_sync(self, last: bool) -> AbstractContextManager[object]:
         """Return the context of a micro-batch: gradients are sent in the ``last`` one of a step."""
         return contextlib.nullcontext() if last else self._ddp.no_sync()
-
-    def add_communication_seconds(self, meter: EpochTimers) -> None:
-        """Add the seconds of sending to a meter, after the last backward pass of a step."""
-        communication, exposed = self._all_reduce.take_times()
-        meter.add("communication", communication)
-        meter.add("exposed", exposed)
 
 
 def bucket_mb(model: nn.Module) -> float:

@@ -41,7 +41,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from hydragnn_hpo.config import ParallelConfig
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.files import storage, sync
-from hydragnn_hpo.model import MultiHeadGNN, ShiftedSoftplus
+from hydragnn_hpo.model import MultiHeadGNN
+from hydragnn_hpo.model.messages import ShiftedSoftplus
 from hydragnn_hpo.training.ddp import Ranks, collective_timeout, keep_until_exit
 from hydragnn_hpo.training.parallel import ModelParallelism, copy_into, gather_dtensor, local_part
 from hydragnn_hpo.training.train_state import matching_weight

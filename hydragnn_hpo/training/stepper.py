@@ -23,10 +23,9 @@ from hydragnn_hpo.model import MultiHeadGNN, variance_key
 from hydragnn_hpo.training.cuda_graphs import Replays
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.divergence import DivergenceGuard
-from hydragnn_hpo.training.parallel import ModelParallelism
 from hydragnn_hpo.training.precision import DTYPES, compute_dtype
 from hydragnn_hpo.training.timers import EpochTimers
-from hydragnn_hpo.training.train_state import AveragedWeights
+from hydragnn_hpo.training.train_state import TrainState
 
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "mae": lambda error: error.abs(),
@@ -225,10 +224,8 @@ class Stepper:
     def __init__(
         self,
         config: TrialConfig,
-        net: ModelParallelism,
-        optimizer: torch.optim.Optimizer,
+        state: TrainState,
         *,
-        average: AveragedWeights | None,
         counts: Mapping[str, np.ndarray],
         guard: DivergenceGuard,
         meter: EpochTimers,
@@ -238,9 +235,7 @@ class Stepper:
 
         Args:
             config: the trial.
-            net: the model over all ranks.
-            optimizer: optimizer of the model's parameters.
-            average: averaged weights; None where none are kept.
+            state: the model over all ranks, its optimizer, and averaged weights.
             counts: number of known target components of each graph, [G], by head.
             guard: checks the gradients.
             meter: times each region of a step.
@@ -251,10 +246,10 @@ class Stepper:
         """Heads with their weights in the current epoch."""
         self.training = config.training
         self.seed = config.seed
-        self.net, self.optimizer, self.average = net, optimizer, average
+        self.net, self.optimizer, self.average = state.net, state.optimizer, state.average
         self.counts, self.guard, self.meter = counts, guard, meter
         self.replays = (
-            Replays(self._add_gradient, net.ranks.device, unchanged=self._same_gradients)
+            Replays(self._add_gradient, self.net.ranks.device, unchanged=self._same_gradients)
             if replays
             else None
         )

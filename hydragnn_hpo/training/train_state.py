@@ -1,7 +1,8 @@
 """The state of a training: its progress, averaged weights, and all tensors by name."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -70,7 +71,7 @@ class Progress:
     best_epoch: int = 0
     """Epoch with the lowest objective, from 1; 0 before the first."""
     best_objective: float = math.inf
-    """Objective of that epoch, see ``trainer.compute_objective``."""
+    """Objective of that epoch, see ``epoch.compute_objective``."""
     best_val: dict[str, float] = field(default_factory=dict)
     """Validation MAE of that epoch by head, in the target's unit."""
     train_seconds: float = 0.0
@@ -100,6 +101,24 @@ class TrainState:
     def is_sharded(self) -> bool:
         """Whether weights are sharded, so that no rank holds all of them."""
         return has_dtensors(self.weights().values())
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Hold the averaged weights in the model, if averages are kept; the live ones after it."""
+        if self.average:
+            self.average.swap()
+        yield
+        if self.average:
+            self.average.swap()
+
+    def averaged_state(self) -> dict[str, Tensor]:
+        """Copy the weights that are validated: the averaged ones if averages are kept.
+
+        Returns:
+            Whole tensors by name, see ``ModelParallelism.full_state``; every rank calls this.
+        """
+        with self.averaged():
+            return self.net.full_state()
 
     def weights(self) -> dict[str, Tensor]:
         """Return weights and buffers of the model.

@@ -5,6 +5,7 @@ attempt ends early on a signal, near the end of the allocation, or when the agen
 failure is written as a result with a reason (Law 9).
 """
 
+import contextlib
 import errno
 import functools
 import logging
@@ -12,7 +13,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -37,14 +38,10 @@ from hydragnn_hpo.config import (
     parse_config,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
-from hydragnn_hpo.data import GraphSet, close, leave_fold_out, open_store, unite
+from hydragnn_hpo.data import GraphSet, close, open_store, unite
+from hydragnn_hpo.data.folds import leave_fold_out
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
-from hydragnn_hpo.file_records import (
-    FailedResult,
-    FailureReason,
-    FinishedResult,
-    TrialResult,
-)
+from hydragnn_hpo.file_records import FailedResult, FailureReason, FinishedResult, TrialResult
 from hydragnn_hpo.files import (
     FOLDER_MODE,
     PRIVATE_FOLDER,
@@ -58,6 +55,7 @@ from hydragnn_hpo.files import (
 )
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.metrics_log import RecordWriter
+from hydragnn_hpo.model import choose_kernels
 from hydragnn_hpo.optional_packages import require_package
 from hydragnn_hpo.rank_requests import Request, RequestReader
 from hydragnn_hpo.training.checkpoint_saver import prune_checkpoints
@@ -66,11 +64,14 @@ from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.evaluate import predict_split
 from hydragnn_hpo.training.memory import is_out_of_memory, keep_freed_memory, peak_bytes
 from hydragnn_hpo.training.micro_batches import TooManyGraphs
+from hydragnn_hpo.training.precision import message_dtype
 from hydragnn_hpo.training.profiler import EpochProfiler, ProfilePlan
-from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.trainer import EpochContext, Trainer
+from hydragnn_hpo.training.training_parts import TrainingParts, build_parts
 from hydragnn_hpo.training.watchdog import start_watchdog
 from hydragnn_hpo.units import shown_unit
 from hydragnn_hpo.walltime import WallTime
+from hydragnn_hpo.words import fixed
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
     path = trial.config
     config = _resolve_start_from(load_config(path, TrialConfig), trial)
     if config.training.tensorboard:
-        check_tensorboard(path)
+        require_package("tensorboard", f"{path}: training.tensorboard", ", or drop it")
     graphs = open_graphs(trial, config)
     stats = graphs.stats
     fit = {"heads": config.heads, "targets": stats["targets"], "model": config.model}
@@ -286,7 +287,8 @@ def run_by_hand(trial: TrialDir, profile: ProfilePlan | None = None) -> tuple[in
         code = 2 if result["reason"] == "bad_config" else 1
         return code, f"error: {result['reason']}: {result['message']}"
     errors = ", ".join(
-        f"{name} {value:.4f} {result['units'][name]}" for name, value in result["val_mae"].items()
+        f"{name} {fixed(value)} {result['units'][name]}"
+        for name, value in result["val_mae"].items()
     )
     return code, f"{path}: {result['status']} after epoch {result['epochs']}, val MAE {errors}"
 
@@ -310,8 +312,10 @@ def _run_rank(
         ranks = join_ranks(meeting)
         config, graphs = load_trial(trial)
         attempt = attempt or _agree_on_attempt(trial, config, ranks)
-        trainer = Trainer(config, graphs, ranks)
-        return _run(trial.attempt(attempt), trial, trainer, signals, profile)
+        folder = trial.attempt(attempt)
+        with _open_records(folder, config, ranks) as record:
+            parts = build_parts(config, graphs, ranks, record)
+            return _run(folder, trial, parts, signals, profile)
     except Exception as error:
         if _is_lost_peer(error):
             logger.warning("another rank was lost: %s", error)
@@ -338,80 +342,87 @@ def _agree_on_attempt(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int
     return int(ranks.sum(torch.tensor(number, device=ranks.device)))
 
 
+@contextlib.contextmanager
+def _open_records(folder: Path, config: TrialConfig, ranks: Ranks) -> Iterator[Callable[..., None]]:
+    """Open the files of an attempt's records on rank 0, and yield a function that writes one."""
+    writers: list[RecordWriter | TensorBoardWriter] = []
+    if ranks.first:
+        writers.append(RecordWriter(folder / "metrics.jsonl"))
+    if ranks.first and config.training.tensorboard:
+        writers.append(TensorBoardWriter(folder / "tensorboard"))
+    yield functools.partial(_write_record, writers)
+    for writer in writers:
+        writer.close()
+
+
 def _run(
     folder: Path,
     trial: TrialDir,
-    trainer: Trainer,
+    parts: TrainingParts,
     signals: StopSignals,
     profile: ProfilePlan | None,
 ) -> int:
     """Train, predict and write the result of one attempt, and return the rank's exit code."""
     placement = load_config(folder / "placement.toml", PlacementConfig)
-    ranks = trainer.ranks
-    targets = trainer.graphs.stats["targets"]
-    writer = RecordWriter(folder / "metrics.jsonl") if ranks.first else None
-    shown = ranks.first and trainer.config.training.tensorboard
-    board = TensorBoardWriter(folder / "tensorboard") if shown else None
-    trainer.record = record = functools.partial(_write_record, writer, board)
-    units = {name: shown_unit(targets[name]) for name in trainer.heads}
-    record("start", attempt=placement.attempt, world=ranks.world, units=units)
+    ranks = parts.ranks
+    record = parts.record
+    trainer = Trainer(parts)
+    record("start", attempt=placement.attempt, world=ranks.world, units=_units(parts))
     if ranks.first:
         trial.checkpoints.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
         remove_partial_files(trial.checkpoints)
         prune_checkpoints(trial.checkpoints)
-    signals.seconds_needed = lambda: trainer.seconds_to_end
+    signals.seconds_needed = lambda: (parts.saver.seconds, trainer.sync_points.longest)
     signals.record = record
     resumed = trainer.resume(trial.checkpoints)
     progress = trainer.progress
     origin = {"origin": trainer.resumed_from or "start"}
     record("ready", resumed=resumed, reached=progress.epoch, step=progress.step, **origin)
-    _start_instruments(trainer, profile, folder / "profile", placement.epochs)
-    ended = trainer.run(placement.epochs, signals.signal, trial.checkpoints)
+    if parts.meter.counters:
+        record("energy", counters=parts.meter.counters, unit="J")
+    start_watchdog(ranks, parts.model, parts.meter, lambda: trainer.progress.step)
+    context: EpochContext = contextlib.nullcontext
+    if profile and ranks.rank in profile.ranks:
+        profiled = profile.epochs_to_profile(progress.epoch, placement.epochs)
+        context = EpochProfiler(profiled, ranks, folder / "profile", parts.state.optimizer).epoch
+    ended = trainer.run(placement.epochs, signals.signal, trial.checkpoints, epoch_context=context)
     if ended != "go":
         record("obeyed", epoch=trainer.progress.epoch, wish=ended, reason=signals.reason)
     if ended != "interrupt":
-        with trainer.meter.region("predict"):
+        with parts.meter.region("predict"):
             _finish(trainer, folder, ended)
-    with trainer.meter.region("end"):
+    with parts.meter.region("end"):
         ranks.barrier()
-    close(trainer.graphs)
-    if writer:
-        writer.close()
-    if board:
-        board.close()
+    close(parts.feed.graphs)
     return INTERRUPTED if ended == "interrupt" else 0
 
 
-def _start_instruments(
-    trainer: Trainer, plan: ProfilePlan | None, folder: Path, epochs: int
-) -> None:
-    """Start the monitoring of a training: energy counters, watchdog, profiler."""
-    ranks, meter = trainer.ranks, trainer.meter
-    if meter.counters:
-        trainer.record("energy", counters=meter.counters, unit="J")
-    start_watchdog(ranks, trainer.model, meter, lambda: trainer.progress.step)
-    if plan and ranks.rank in plan.ranks:
-        profiled = plan.epochs_to_profile(trainer.progress.epoch, epochs)
-        trainer.epoch_context = EpochProfiler(profiled, ranks, folder, trainer.optimizer).epoch
+def _units(parts: TrainingParts) -> dict[str, str]:
+    """Return the unit of each head's target, as users read it."""
+    targets = parts.feed.graphs.stats["targets"]
+    return {name: shown_unit(targets[name]) for name in parts.config.heads}
 
 
 def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
     """Predict with the weights of the best epoch, and write predictions, then the result."""
     trainer.load_best_weights()
+    parts, config, progress = trainer.parts, trainer.parts.config, trainer.progress
+    ranks = parts.ranks
     arrays = {}
     for split in PREDICTED:
-        indices = trainer.graphs.indices_of(split)
+        indices = parts.feed.graphs.indices_of(split)
         if not len(indices):  # where a fold is left out, it alone is predicted, as val
             continue
         arrays[f"{split}/index"] = indices
-        for name, values in predict_split(trainer.model, trainer.feed, indices).items():
+        for name, values in predict_split(parts.model, parts.feed, indices).items():
             arrays[f"{split}/{name}"] = values
-    most = torch.tensor([trainer.micro.pieces, peak_bytes(trainer.ranks.device)])
-    micro_batches, peak = trainer.ranks.max(most.to(trainer.ranks.device)).tolist()
+    most = torch.tensor([parts.micro.pieces, peak_bytes(ranks.device)])
+    micro_batches, peak = ranks.max(most.to(ranks.device)).tolist()
     # All ranks take part in the collectives above; rank 0 alone writes files.
-    if not trainer.ranks.first:
+    if not ranks.first:
         return
-    progress, config = trainer.progress, trainer.config
+    dtype = message_dtype(config.training.precision)
+    conv = config.model.conv
     done = progress.epoch >= config.training.epochs or trainer.out_of_patience
     write_bytes(folder / "predictions.safetensors", save_arrays(arrays))
     result: FinishedResult = {
@@ -422,11 +433,11 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
         "best_epoch": progress.best_epoch,
         "objective": progress.best_objective,
         "val_mae": progress.best_val,
-        "units": {n: shown_unit(trainer.graphs.stats["targets"][n]) for n in trainer.heads},
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
-        "packages": _packages(config.model.conv),
-        "kernels": trainer.kernels,
-        "width": trainer.ranks.world,
+        "units": _units(parts),
+        "parameters": sum(p.numel() for p in parts.model.parameters()),
+        "packages": {package_of(conv): version_of(conv)} if is_user_conv(conv) else {},
+        "kernels": choose_kernels(config.model.kernels, ranks.device.type, dtype),
+        "width": ranks.world,
         "micro_batches": micro_batches,
         "peak_bytes": peak,
         "train_seconds": progress.train_seconds,
@@ -435,22 +446,8 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
     write_json(folder / "result.json", result)
 
 
-def _packages(conv: str) -> dict[str, str]:
-    """Return the package version of a user's conv by package name; empty for built-in convs."""
-    return {package_of(conv): version_of(conv)} if is_user_conv(conv) else {}
-
-
 _LEFT_OUT = ("epoch", "slowest_rank")
 """Numbers of an epoch's record that are not drawn as curves."""
-
-
-def check_tensorboard(where: Path) -> None:
-    """Check that the package ``tensorboard`` is installed; ``where`` begins the error message.
-
-    Raises:
-        MissingPackage: the package is missing.
-    """
-    require_package("tensorboard", f"{where}: training.tensorboard", ", or drop it")
 
 
 class TensorBoardWriter:
@@ -463,7 +460,7 @@ class TensorBoardWriter:
         make: Any = SummaryWriter
         self._writer = make(str(folder))
 
-    def show(self, record: str, time: float, values: Mapping[str, Any]) -> None:
+    def write(self, record: str, time: float, **values: Any) -> None:
         """Write the numbers of a record of kind ``epoch``; ignore other kinds.
 
         Args:
@@ -493,13 +490,11 @@ def curves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, flo
 
 
 def _write_record(
-    writer: RecordWriter | None, board: TensorBoardWriter | None, kind: str, **values: Any
+    writers: Sequence[RecordWriter | TensorBoardWriter], kind: str, **values: Any
 ) -> None:
     now = time.time()
-    if writer:
+    for writer in writers:
         writer.write(kind, now, **values)
-    if board:
-        board.show(kind, now, values)
 
 
 def _is_lost_peer(error: Exception) -> bool:

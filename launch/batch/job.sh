@@ -10,8 +10,7 @@ drain() {
 trap drain USR1 TERM
 
 # What ends before 'batch begin' is on record, too: a module, a Python or a folder that is not there.
-job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
-job=${job:-${SLURM_JOB_ID:-$PBS_JOBID}}
+{{job}}
 facts={{run}}/jobs/$job
 fail() {
     code=$?
@@ -34,7 +33,7 @@ program=({{program}})
 cd {{folder}} || exit
 
 # From this 'run', agents and ranks know that they are in a job of a chain.
-export HYDRAGNN_HPO_BATCH_JOB="${SLURM_JOB_ID:-$PBS_JOBID}"
+export HYDRAGNN_HPO_BATCH_JOB="{{number}}"
 
 # TERM may go to every process of the job: what keeps the chain alive ignores it.
 batch() (

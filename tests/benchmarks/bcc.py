@@ -38,6 +38,7 @@ from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import error_sums
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import build_parts
 
 CUTOFF = 2.0
 """Longest edge, in lattice constants."""
@@ -162,10 +163,10 @@ def errors_on_test(
         heads=task.heads,
         training={"epochs": epochs, "global_batch": task.batch, "learning_rate": task.rate},
     )
-    trainer = Trainer(config, graphs, Ranks(0, 1, torch.device("cpu")))
+    trainer = Trainer(build_parts(config, graphs, Ranks(0, 1, torch.device("cpu"))))
     trainer.run(epochs, lambda: "go")
     trainer.load_best_weights()
-    sums = error_sums(trainer.model, trainer.feed, graphs.indices_of("test"))
+    sums = error_sums(trainer.parts.model, trainer.parts.feed, graphs.indices_of("test"))
     return {name: float(row[0] / row[1]) for name, row in zip(task.heads, sums, strict=True)}
 
 

@@ -16,9 +16,9 @@ from scipy.stats import binom
 from weights import MEMBERS, MOST_TEST, PREDICTIONS, SPLITS, load
 
 from hydragnn_hpo.data import open_store
-from hydragnn_hpo.ensemble.calibrate import SYMBOLS, calibrate, compute_moments
-from hydragnn_hpo.ensemble.candidates import read_truth
-from hydragnn_hpo.ensemble.member_selection import select_top_k
+from hydragnn_hpo.ensemble_build.candidates import read_truth
+from hydragnn_hpo.ensemble_build.member_selection import select_top_k
+from hydragnn_hpo.uncertainty.calibrate import SYMBOLS, calibrate, compute_moments
 
 ELEMENTS = PREDICTIONS / "elements"
 FEWEST_GROUPS = 10

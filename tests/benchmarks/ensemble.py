@@ -36,11 +36,11 @@ from record import finish, make_parser
 
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.data.batch import Batch
-from hydragnn_hpo.ensemble.calibrate import Moments
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, EagerEngine, Engine, Member, pieces
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.memory import keep_freed_memory
+from hydragnn_hpo.uncertainty.calibrate import Moments
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

@@ -22,11 +22,11 @@ from unittest.mock import patch
 
 from record import finish, make_parser, skip
 
-from hydragnn_hpo.launching import packed_environment as packing
-from hydragnn_hpo.launching.environment import OWN, Software, packed_software
+from hydragnn_hpo import packed_environment as packing
 from hydragnn_hpo.launching.job import PRELOAD, Job
-from hydragnn_hpo.launching.packed_environment import ROOT, Pack
+from hydragnn_hpo.launching.transports.agent_software import OWN, Software, packed_software
 from hydragnn_hpo.launching.transports.local import LocalBackend
+from hydragnn_hpo.packed_environment import ROOT, Pack
 
 RANKS = 8
 AGENT = "hydragnn_hpo.launching.agent"

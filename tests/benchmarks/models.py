@@ -48,7 +48,7 @@ COMPILE_SECONDS = 120
 """A net that is not compiled by then counts as 0."""
 WITH_LOOPS = (
     *("gat", "cgcnn", "pna", "pnaplus", "schnet", "dimenetpp", "egnn"),
-    *("painn", "pnaeq", "mace", "et", "alignn"),
+    *("painn", "pnaeq", "mace", "et", "alignn", "tensornet"),
 )
 """Convs that send by passes of ``model.kernels``."""
 QUICK = ("gat", "cgcnn", "schnet", "egnn", "painn")
@@ -321,7 +321,7 @@ def share_of_bandwidth(conv: str, bench: Bench, budget: float, bandwidth: float)
     Returns:
         Share of the bandwidth; 0 where no loop runs.
     """
-    from hydragnn_hpo.model.kernels import numba_passes
+    from hydragnn_hpo.kernels import numba_passes
 
     net, heads = our_net(conv, bench, False, "numba")
     run_loop = numba_passes.run_loop

@@ -34,14 +34,14 @@ from record import finish, make_parser
 
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import SlotPool
-from hydragnn_hpo.placement.simulator import (
+from hydragnn_hpo.placement.task import Plan, PlanningContext, RunningTask, StartTask, Task
+from hydragnn_hpo.planning.simulator import (
     Decide,
     SimulatedWork,
     SimulationResult,
     SimulationSettings,
     simulate,
 )
-from hydragnn_hpo.placement.task import Plan, PlanningContext, RunningTask, StartTask, Task
 
 Floats = NDArray[np.float64]
 

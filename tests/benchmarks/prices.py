@@ -35,6 +35,7 @@ from hydragnn_hpo.placement.cost_model import CostModel
 from hydragnn_hpo.training.ddp import join_ranks
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import build_parts
 
 TARGETS = {"energy": TargetConfig(level="graph", unit="eV")}
 CUTOFF, EPOCHS = 5.0, 3
@@ -98,7 +99,7 @@ def train(out: Path, trial: TrialConfig, columns: Columns, port: int) -> None:
             ends.append(time.process_time())
             peaks.append(values["peak_bytes"])
 
-    Trainer(trial, columns, ranks, record).run(EPOCHS, lambda: "go")
+    Trainer(build_parts(trial, columns, ranks, record)).run(EPOCHS, lambda: "go")
     out.write_text(json.dumps({"seconds": min(np.diff(ends).tolist()), "bytes": peaks[-1]}))
 
 

@@ -28,7 +28,7 @@ from pyg_scalars import (
     SAGEPeer,
     SchNetPeer,
 )
-from pyg_vectors import ETPeer, PaiNNPeer, PNAEqPeer
+from pyg_vectors import ETPeer, PaiNNPeer, PNAEqPeer, TensorNetPeer
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import scatter
@@ -117,6 +117,7 @@ PEERS: dict[str, type[nn.Module]] = {
     "pnaeq": PNAEqPeer,
     "et": ETPeer,
     "alignn": ALIGNNPeer,
+    "tensornet": TensorNetPeer,
 }
 if find_spec("e3nn"):  # extra [bench]
     from pyg_mace import MACEPeer

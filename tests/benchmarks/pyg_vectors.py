@@ -169,3 +169,92 @@ class ETPeer(VectorPeer):
         if vectors_j is None:
             return messages, arrows
         return messages, arrows + carry[0].unsqueeze(1) * vectors_j
+
+
+def split_tensors(tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Split tensors, [N, F, 3, 3], into a multiple of the identity, A and S."""
+    one = torch.eye(3, dtype=tensors.dtype, device=tensors.device)
+    scalar = tensors.diagonal(dim1=2, dim2=3).mean(-1)[..., None, None] * one
+    turned = tensors.transpose(2, 3)
+    return scalar, (tensors - turned) / 2, (tensors + turned) / 2 - scalar
+
+
+def square_norms(tensors: Tensor) -> Tensor:
+    return tensors.square().sum(dim=(2, 3))
+
+
+class TensorNetPeer(MessagePassing):
+    """TensorNet as its authors write it, with tensors [N, F, 3, 3]; mixes and filters are ours."""
+
+    def __init__(self, sizes: Sizes, radial: int = 64) -> None:
+        super().__init__(aggr=None, node_dim=0)
+        width = sizes.features
+        self.first = sizes.layer == 0
+        if self.first:
+            self.send = nn.Linear(width, width)
+        self.filter = (
+            nn.Linear(sizes.basis, 3 * width)
+            if self.first
+            else perceptron(sizes.basis, radial, 3 * width)
+        )
+        self.factors = perceptron((2 if self.first else 1) * width, width, 3 * width)
+        maps = 3 if self.first else 6
+        self.mixes = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(maps))
+        self.read = perceptron(3 * width, width, width)
+
+    def forward(self, x: Tensor, state: Tensor | None, edges: Geometry) -> tuple[Tensor, Tensor]:
+        filters = self.filter(edges.basis) * edges.envelope
+        tensors = (
+            self.embed(x, filters, edges) if state is None else self.meet(x, state, filters, edges)
+        )
+        norms = torch.cat([square_norms(part) for part in split_tensors(tensors)], dim=-1)
+        return self.read(norms.log1p()), tensors
+
+    def embed(self, x: Tensor, filters: Tensor, edges: Geometry) -> Tensor:
+        ways = edges.directions
+        zero = torch.zeros_like(ways[:, 0])
+        one, two, three = ways.unbind(1)
+        skew = torch.stack((zero, -three, two, three, zero, -one, -two, one, zero), dim=1)
+        identity = torch.eye(3, dtype=ways.dtype, device=ways.device)
+        parts = (
+            identity.expand(len(ways), 3, 3),
+            skew.view(-1, 3, 3),
+            ways.unsqueeze(2) * ways.unsqueeze(1) - identity / 3,
+        )
+        along = [
+            f[..., None, None] * p[:, None]
+            for f, p in zip(filters.chunk(3, -1), parts, strict=True)
+        ]
+        sums = self.propagate(
+            edges.edge_index, sent=self.send(x)[..., None, None], filters=sum(along)
+        )
+        known = torch.cat((x, square_norms(sums).log1p()), dim=-1)
+        return self.mix(1 + self.factors(known), sums, 0)
+
+    def meet(self, x: Tensor, state: Tensor, filters: Tensor, edges: Geometry) -> Tensor:
+        own = self.mix(1 + self.factors(x), self.bound(state), 0)
+        parts = torch.stack(split_tensors(own), dim=1)
+        weights = filters.view(len(filters), 3, -1)[..., None, None]
+        sums = self.propagate(edges.edge_index, sent=parts, filters=weights).sum(dim=1)
+        change = self.mix(None, self.bound(own @ sums + sums @ own), 3)
+        return state + change + change @ change
+
+    def bound(self, tensors: Tensor) -> Tensor:
+        return tensors / (1 + square_norms(tensors))[..., None, None]
+
+    def mix(self, factors: Known, tensors: Tensor, first: int) -> Tensor:
+        maps = self.mixes[first : first + 3]
+        parts = [
+            mix(part.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            for mix, part in zip(maps, split_tensors(tensors), strict=True)
+        ]
+        if factors is None:
+            return parts[0] + parts[1] + parts[2]
+        scales = factors.chunk(3, dim=-1)
+        return sum(f[..., None, None] * part for f, part in zip(scales, parts, strict=True))
+
+    def message(self, sent_j: Tensor, filters: Tensor) -> Tensor:
+        return sent_j * filters
+
+    def aggregate(self, inputs: Tensor, index: Tensor, dim_size: int) -> Tensor:
+        return summed(inputs, index, dim_size)

@@ -122,7 +122,7 @@ def golden_run(folder: Path) -> Path:
     """
     from hydragnn_hpo.campaign.event_store import JournalFold
     from hydragnn_hpo.campaign.journal import read_journal
-    from hydragnn_hpo.ensemble.build import build_ensemble
+    from hydragnn_hpo.ensemble_build.build import build_ensemble
 
     run = folder / "golden"
     shutil.copytree(GOLDENS / "run", run)

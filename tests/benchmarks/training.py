@@ -41,9 +41,11 @@ from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.training.ddp import Ranks, join_ranks
+from hydragnn_hpo.training.epoch import train_epoch
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.stepper import combine_losses, head_sums
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import build_parts
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 STEPS, HELD_OUT = 20, 32
@@ -89,32 +91,31 @@ def trainer_of(conv: str, columns: Columns, ranks: Ranks = ALONE) -> Trainer:
             },
         }
     )
-    return Trainer(config, columns, ranks)
+    return Trainer(build_parts(config, columns, ranks))
 
 
 def our_epoch(trainer: Trainer) -> None:
     """Train an epoch as ``Trainer.run`` does, without its validation."""
-    trainer.model.train()
-    steps = trainer.order.steps(trainer.progress.epoch)
-    trainer._train(steps, None)
+    parts, progress = trainer.parts, trainer.progress
+    steps = parts.order.steps(progress.epoch)
+    train_epoch(parts, steps, progress, trainer.sync_points, best={}, folder=None)
     trainer.progress.epoch += 1
 
 
 def loss_of(trainer: Trainer, net: Any, batch: Batch) -> Tensor:
     """Return the loss of a batch: the same arithmetic for all sides."""
     counts = {"energy": float(batch.num_graphs)}
-    return combine_losses(
-        head_sums(net, net(batch), batch, trainer.heads), counts, trainer.heads, 1
-    )
+    heads = trainer.parts.config.heads
+    return combine_losses(head_sums(net, net(batch), batch, heads), counts, heads, 1)
 
 
 def bare_epoch(trainer: Trainer, batches: list[Batch]) -> None:
     """Train on ready batches, nothing else."""
-    trainer.model.train()
+    trainer.parts.model.train()
     for batch in batches:
-        trainer.optimizer.zero_grad(set_to_none=True)
-        loss_of(trainer, trainer.model, batch).backward()
-        trainer.optimizer.step()
+        trainer.parts.state.optimizer.zero_grad(set_to_none=True)
+        loss_of(trainer, trainer.parts.model, batch).backward()
+        trainer.parts.state.optimizer.step()
 
 
 def peer_loader(columns: Columns) -> Any:
@@ -170,7 +171,7 @@ class Plain:
     def __init__(self, trainer: Trainer, loader: Any) -> None:
         self.trainer = trainer
         self.loader = loader
-        self.net = trainer.model
+        self.net = trainer.parts.model
         self.optimizer = fused(self.net)
         self.schedule = cosine(self.optimizer)
 
@@ -195,7 +196,7 @@ def lightning_turns(trainer: Trainer, loader: Any, turns: int, between: Callable
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = trainer.model
+            self.net = trainer.parts.model
 
         def training_step(self, batch: Any, _: int) -> Tensor:
             return loss_of(trainer, self.net, as_ours(batch))
@@ -231,8 +232,8 @@ def throughput(conv: str, columns: Columns, turns: int) -> dict[str, float]:
     ours, bare, peer, light = (trainer_of(conv, columns) for _ in range(4))
     loader = peer_loader(columns)
     plain = Plain(peer, loader)
-    rows = ours.order.steps(0)
-    ready = [ours.feed.batch_on_host(step) for step in rows]
+    rows = ours.parts.order.steps(0)
+    ready = [ours.parts.feed.batch_on_host(step) for step in rows]
     our_epoch(ours)
     times: list[tuple[float, float, float]] = []
 
@@ -276,14 +277,14 @@ def rank_main(conv: str, line: Connection, columns: Columns) -> None:
     line.send("ready")
     while line.recv():
         shares = [
-            float(trainer.feed.costs[trainer.feed.share(step)].sum())
-            for step in trainer.order.steps(trainer.progress.epoch)
+            float(trainer.parts.feed.costs[trainer.parts.feed.share(step)].sum())
+            for step in trainer.parts.order.steps(trainer.progress.epoch)
         ]
-        trainer.meter.take_seconds()
+        trainer.parts.meter.take_seconds()
         started = time.perf_counter()
         our_epoch(trainer)
         spent = time.perf_counter() - started
-        line.send((spent, shares, trainer.meter.take_seconds()))
+        line.send((spent, shares, trainer.parts.meter.take_seconds()))
 
 
 @contextmanager

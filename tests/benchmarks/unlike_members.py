@@ -13,7 +13,7 @@ from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.schema import dump_config, parse_config, to_toml
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.store_builder import build_store
-from hydragnn_hpo.ensemble.build import build_ensemble
+from hydragnn_hpo.ensemble_build.build import build_ensemble
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.training.trial import run_by_hand
 

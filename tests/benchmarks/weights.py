@@ -17,11 +17,16 @@ from pathlib import Path
 import numpy as np
 from record import finish, make_parser
 
-from hydragnn_hpo.ensemble.build import make_candidate_member, predict_split
-from hydragnn_hpo.ensemble.candidates import list_nets, open_build_context
-from hydragnn_hpo.ensemble.member_selection import ScoredHead, Terms, select_top_k, weigh_members
+from hydragnn_hpo.ensemble_build.candidates import list_nets, open_build_context
+from hydragnn_hpo.ensemble_build.member_selection import (
+    ScoredHead,
+    Terms,
+    select_top_k,
+    weigh_members,
+)
+from hydragnn_hpo.ensemble_build.predicted import make_lone_member, predict_split
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.training import read_checkpoint
+from hydragnn_hpo.training.checkpoint import read_checkpoint
 
 PREDICTIONS = Path(__file__).parent / "predictions"
 SPLITS = ("val", "sel", "test")
@@ -40,14 +45,14 @@ def record(name: str, run: Path) -> None:
     context = open_build_context(RunDir(run))
     candidates = context.candidates
     members = [
-        make_candidate_member(context, net, read_checkpoint(net.trained.folder.best)[0])
+        make_lone_member(context, net, read_checkpoint(net.trained.folder.best)[0])
         for net in list_nets(context, range(len(candidates)))
     ]
     arrays = {"objective": np.array([one.objective for one in candidates])}
     for split in SPLITS:
         test = split == "test"
         predictions = (
-            predict_split(context, members, split, "cpu") if test else context.stored(split)
+            predict_split(context, members, split, "cpu").means if test else context.stored(split)
         )
         for head in context.targets:
             truth, kept = context.truth(head, split)

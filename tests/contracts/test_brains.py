@@ -131,6 +131,32 @@ def test_failures_do_not_stop_the_search(make: Callable[..., Brain]) -> None:
     assert len(brain.ask(2)) == 2
 
 
+def succeeds_rarely(values: Values) -> float | None:
+    """Return an objective for the lowest eighth of the rates, and a failure elsewhere."""
+    place = math.log10(float(values["training.learning_rate"])) + 4  # 0 to 2
+    return place if place < 0.25 else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELLED)
+def test_failures_count_as_initial_trials_and_are_left_behind(name: str) -> None:
+    """Of Sobol's points seven in eight fail to the end, whatever was learned."""
+    space: Space = {
+        "training.learning_rate": ParameterConfig(low=1e-4, high=1e-2, log=True),
+        "model.layers": ParameterConfig(low=2, high=6),
+    }
+    brain = make_brain(name, space, seed=7, initial=8)
+    sobol = make_brain("sobol", space, seed=7, initial=8)
+    results: list[float | None] = []
+    while len(results) < 8 or len(results) - results.count(None) < 2:
+        (values,) = live(brain, [1], succeeds_rarely)
+        assert [values] == sobol.ask(1)  # nothing to learn from yet
+        results.append(succeeds_rarely(values))
+    assert len(results) - results.count(None) == 2
+    later = [succeeds_rarely(values) for values in live(brain, [2] * 12, succeeds_rarely)]
+    assert later.count(None) < 16  # 21 by chance
+
+
 def test_what_chance_rarely_hits_is_found_in_the_end(make: Callable[..., Brain]) -> None:
     brain = make({"model.features": ParameterConfig(low=1, high=1000)}, initial=1)
     assert len({configuration_key(values) for values in brain.ask(1200)}) == 1000

@@ -18,7 +18,17 @@ from hydragnn_hpo.errors import ConfigError, DataError
 
 GUESSED = set(FIXTURES) - {"lsms", "smiles"}
 """A path alone says how these are read."""
-CHARGED = {"extxyz", "extxyz.gz", "matbench", "sqlite", "ase json", "aselmdb", "pyg", "hydragnn"}
+CHARGED = {
+    "extxyz",
+    "extxyz.gz",
+    "matbench",
+    "sqlite",
+    "ase json",
+    "aselmdb",
+    "npz",
+    "pyg",
+    "hydragnn",
+}
 """Formats that have room for a number per atom under its own name."""
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.data.batch import Batch, make_batch
-from hydragnn_hpo.model.kernels.passes import choose_kernels
-from hydragnn_hpo.model.scatter import Links
+from hydragnn_hpo.kernels import choose_kernels
+from hydragnn_hpo.kernels.scatter import Links
 
 if TYPE_CHECKING:
     from run import Report

@@ -23,6 +23,7 @@ from ranks import config, random_columns
 from hydragnn_hpo.launching.slots import Slot, detect_slots
 from hydragnn_hpo.training.ddp import Ranks, join_ranks
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import build_parts
 
 if TYPE_CHECKING:
     from run import Report
@@ -119,7 +120,7 @@ def run(report: "Report", device: torch.device) -> None:
 
 def train(precision: str, epochs: int, ranks: Ranks) -> Trainer:
     """Train a small PaiNN, on this lane's device."""
-    trainer = Trainer(config("painn", 16, epochs, precision), random_columns(), ranks)
+    trainer = Trainer(build_parts(config("painn", 16, epochs, precision), random_columns(), ranks))
     trainer.run(epochs, lambda: "go")
     return trainer
 
@@ -130,7 +131,7 @@ def main(epochs: int, cores: list[int]) -> None:
         os.sched_setaffinity(0, cores)
     torch.set_num_threads(1)
     ranks = join_ranks()
-    trained = train("fp64", 2, ranks).model
+    trained = train("fp64", 2, ranks).parts.model
     train("fp32", 1, ranks)  # compiles kernels
     print("ready", flush=True)
     sys.stdin.readline()

@@ -25,8 +25,8 @@ from hydragnn_hpo.config.model_config import HeadConfig
 from hydragnn_hpo.config.trial_config import ParallelConfig, TrainConfig
 from hydragnn_hpo.data.batch import lay_out_pairs, make_batch
 from hydragnn_hpo.data.batch_layout import pad_batch
+from hydragnn_hpo.kernels import choose_kernels
 from hydragnn_hpo.model.gnn import MultiHeadGNN
-from hydragnn_hpo.model.kernels.passes import choose_kernels
 from hydragnn_hpo.training.cuda_graphs import Replays
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.divergence import DivergenceGuard
@@ -35,6 +35,7 @@ from hydragnn_hpo.training.optim import make_optimizer
 from hydragnn_hpo.training.parallel import ModelParallelism
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.training.timers import make_timers
+from hydragnn_hpo.training.train_state import TrainState
 
 if TYPE_CHECKING:
     from run import Report
@@ -101,9 +102,7 @@ def stepper_of(
     atoms = np.full(bench.batches[0].num_real_graphs, 60.0)
     return Stepper(
         SimpleNamespace(heads=heads, heads_in=lambda epoch: heads, training=training, seed=0),
-        parallel,
-        make_optimizer(net, training),
-        average=None,
+        TrainState(parallel, make_optimizer(net, training), average=None),
         counts={"energy": atoms / 60.0, "forces": atoms},
         guard=DivergenceGuard(net, device),
         meter=make_timers(device),

@@ -20,6 +20,7 @@ from hydragnn_hpo.training import micro_batches
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.memory import is_out_of_memory, release_memory
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import build_parts
 
 if TYPE_CHECKING:
     from run import Report
@@ -48,22 +49,22 @@ def trained(
     graphs = random_columns()
     with tempfile.TemporaryDirectory() as folder:
         for number, device in enumerate(devices):
-            trainer = Trainer(made, graphs, Ranks(0, 1, device))
+            trainer = Trainer(build_parts(made, graphs, Ranks(0, 1, device)))
             if trainer.resume(Path(folder)) != (number > 0):
                 raise AssertionError(f"training {number} did not begin from the right checkpoint")
             until = EPOCHS if number == len(devices) - 1 else number + 1
             trainer.run(until, lambda: "go", Path(folder))
             check_replays(trainer, cuda_graphs)
-        weights = [p.detach().flatten().cpu().double() for p in trainer.model.parameters()]
+        weights = [p.detach().flatten().cpu().double() for p in trainer.parts.model.parameters()]
     return torch.cat(weights)
 
 
 def check_replays(trainer: Trainer, wanted: bool) -> None:
     """Check that a training on a card has replayed its steps and validations."""
-    on_card = trainer.ranks.device.type == "cuda"
-    if trainer.feed.pads != (wanted and on_card and trainer.model.fixed_shapes):
-        raise AssertionError(f"batches are {'' if trainer.feed.pads else 'not '}padded")
-    for replays in (trainer.stepper.replays, trainer.val_replays):
+    on_card = trainer.parts.ranks.device.type == "cuda"
+    if trainer.parts.feed.pads != (wanted and on_card and trainer.parts.model.fixed_shapes):
+        raise AssertionError(f"batches are {'' if trainer.parts.feed.pads else 'not '}padded")
+    for replays in (trainer.parts.stepper.replays, trainer.parts.val_replays):
         if replays is not None and not replays.recordings:
             raise AssertionError(f"not recorded: {replays.problem}")
 
@@ -114,7 +115,7 @@ def survive_full_memory(device: torch.device) -> float:
     graphs = random_columns()
     if device.type == "cuda":  # torch takes memory in blocks of 20 MB
         made = made.model_copy(update={"model": made.model.model_copy(update={"features": 1024})})
-    trainer = Trainer(made, graphs, Ranks(0, 1, device))
+    trainer = Trainer(build_parts(made, graphs, Ranks(0, 1, device)))
     real = micro_batches.Stepper._piece
     calls = []
 
@@ -131,20 +132,20 @@ def survive_full_memory(device: torch.device) -> float:
             release_memory(device)
             share = (torch.cuda.memory_reserved(device) + 0.6 * whole) / total_bytes(device)
             torch.cuda.set_per_process_memory_fraction(min(share, 1.0), device)
-            trainer._choose_micro_batches = lambda folder: None  # the estimate would prevent it
+            trainer.parts.micro.requested = 1  # the estimate would prevent it
         trainer.run(1, lambda: "go")
     finally:
         micro_batches.Stepper._piece = real
         if device.type == "cuda":
             torch.cuda.set_per_process_memory_fraction(1.0, device)
-    if trainer.micro.pieces < 2:
+    if trainer.parts.micro.pieces < 2:
         raise AssertionError("no step ran out of memory")
-    return float(trainer.micro.pieces)
+    return float(trainer.parts.micro.pieces)
 
 
 def trainer_peak(made, graphs, device: torch.device) -> int:
     """Return the bytes that one epoch allocates at most."""
-    trainer = Trainer(made, graphs, Ranks(0, 1, device))
+    trainer = Trainer(build_parts(made, graphs, Ranks(0, 1, device)))
     torch.cuda.reset_peak_memory_stats(device)
     trainer.run(1, lambda: "go")
     return torch.cuda.max_memory_allocated(device)

@@ -10,7 +10,7 @@ import traceback
 
 import torch._dynamo  # noqa: F401
 
-import hydragnn_hpo.model.kernels.preload  # noqa: F401
+import hydragnn_hpo.kernels.preload  # noqa: F401
 from hydragnn_hpo.launching.host_network import is_free
 
 PORTS = range(30_000, 32_700)

@@ -20,7 +20,8 @@ from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.training import checkpoint, evaluate
 from hydragnn_hpo.training.ddp import join_ranks
 from hydragnn_hpo.training.parallel import local_part
-from hydragnn_hpo.training.trainer import Trainer, build_model
+from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import build_model, build_parts
 
 BATCH, EPOCHS = 16, 2
 """50 graphs in four steps, the last with 2: at 4 ranks some shares are empty."""
@@ -93,13 +94,13 @@ def trial(case, parallel, folder):
 def train(made, graphs, ranks):
     epochs = []
     note = lambda kind, **values: epochs.append(values) if kind == "epoch" else None  # noqa: E731
-    trainer = Trainer(made, graphs, ranks, note)
+    trainer = Trainer(build_parts(made, graphs, ranks, note))
     trainer.run(EPOCHS, lambda: "go")
-    last = trainer.net.full_state()
+    last = trainer.parts.state.net.full_state()
     trainer.load_best_weights()
-    predictions = evaluate.predict_split(trainer.model, trainer.feed, trainer.val)
-    parameters = list(trainer.model.parameters())
-    best = trainer.net.full_state()
+    predictions = evaluate.predict_split(trainer.parts.model, trainer.parts.feed, trainer.parts.val)
+    parameters = list(trainer.parts.model.parameters())
+    best = trainer.parts.state.net.full_state()
     return {
         "steps": trainer.progress.step,
         "objective": trainer.progress.best_objective,

@@ -30,6 +30,7 @@ from hydragnn_hpo.data.mixture import unite
 from hydragnn_hpo.training import evaluate, micro_batches
 from hydragnn_hpo.training.ddp import join_ranks
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import build_parts
 
 TARGETS = {
     "energy": TargetConfig(level="graph", unit="eV"),
@@ -167,10 +168,10 @@ def train(out, conv, batch, epochs, way):
         )
     if "replayed" in way and ranks.world > 1:
         replay_on_cpu()
-    trainer = Trainer(made, graphs, ranks)
+    trainer = Trainer(build_parts(made, graphs, ranks))
     trainer.run(epochs, lambda: "go")
     trainer.load_best_weights()
-    predictions = evaluate.predict_split(trainer.model, trainer.feed, trainer.val)
+    predictions = evaluate.predict_split(trainer.parts.model, trainer.parts.feed, trainer.parts.val)
     if ranks.first:
         result = {
             "objective": trainer.progress.best_objective,
@@ -178,7 +179,7 @@ def train(out, conv, batch, epochs, way):
             "steps": trainer.progress.step,
             "predictions": {name: p.ravel().tolist() for name, p in predictions.items()},
             "parameters": torch.cat(
-                [p.detach().flatten() for p in trainer.model.parameters()]
+                [p.detach().flatten() for p in trainer.parts.model.parameters()]
             ).tolist(),
         }
         out.write_text(json.dumps(result))

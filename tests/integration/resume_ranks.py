@@ -31,7 +31,7 @@ import torch.distributed.fsdp  # noqa: F401
 from hydragnn_hpo.launching.job import PRELOAD
 from hydragnn_hpo.training import checkpoint_saver, ddp, sharded, trial
 from hydragnn_hpo.training.stepper import Stepper
-from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import TrainingParts
 from hydragnn_hpo.walltime import WallTime
 
 DEADLINE = 300.0
@@ -122,8 +122,9 @@ def killed_calling(name):
     assert hasattr(owner, last), name
 
     def kill(*arguments, **_):
-        if arguments and isinstance(arguments[0], Trainer):
-            arguments[0].saver._background.wait()
+        for given in arguments:
+            if isinstance(parts := getattr(given, "parts", given), TrainingParts):
+                parts.saver._background.wait()
         os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(owner, last, kill)

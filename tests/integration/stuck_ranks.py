@@ -21,6 +21,7 @@ from hydragnn_hpo import log
 from hydragnn_hpo.training import watchdog
 from hydragnn_hpo.training.ddp import join_ranks
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import build_parts
 from hydragnn_hpo.training.watchdog import Watchdog, start_watchdog
 
 STOPS_AT = 3
@@ -62,12 +63,12 @@ def train(rank, way, folder):
     records = []
     event = watched(folder)
     batches = folder / "batches"
-    trainer = Trainer(
+    trainer = Trainer(build_parts(
         config("schnet", 16, 4, "fp64"), random_columns(), ranks,
         lambda kind, **values: records.append({"record": kind, **values}),
-    )  # fmt: skip
-    start_watchdog(ranks, trainer.model, trainer.meter, lambda: trainer.progress.step)
-    made = trainer.micro.make_ahead
+    ))  # fmt: skip
+    start_watchdog(ranks, trainer.parts.model, trainer.parts.meter, lambda: trainer.progress.step)
+    made = trainer.parts.micro.make_ahead
 
     def delayed(indices):
         if way == "slow" and rank == 0:  # however long that took, rank 1 takes longer
@@ -86,7 +87,7 @@ def train(rank, way, folder):
             os.kill(os.getpid(), signal.SIGSTOP)
         return made(indices)
 
-    trainer.micro.make_ahead = delayed
+    trainer.parts.micro.make_ahead = delayed
     trainer.run(4, lambda: "go")
     if ranks.first:
         epochs = [record for record in records if record["record"] == "epoch"]

@@ -10,7 +10,7 @@ from processes import find_orphans
 
 from hydragnn_hpo.cli import acceptance
 from hydragnn_hpo.cli.acceptance import STEPS
-from hydragnn_hpo.launching import find_job_hosts
+from hydragnn_hpo.host_checks import find_job_hosts
 from hydragnn_hpo.launching.process_control import run_tag
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(2400)]

@@ -40,7 +40,8 @@ def test_the_bytes_that_a_loop_must_move_are_those_counted_by_hand(monkeypatch):
     import models
     from kernel_cases import WIDTH, inputs_of, random_links
 
-    from hydragnn_hpo.model.kernels import numba_passes, passes
+    from hydragnn_hpo.kernels import numba_passes
+    from hydragnn_hpo.model import messages
 
     (links, pairs) = random_links(1, paired=True)
     moved = []
@@ -52,7 +53,7 @@ def test_the_bytes_that_a_loop_must_move_are_those_counted_by_hand(monkeypatch):
         run_loop(name, *arrays)
 
     monkeypatch.setattr(numba_passes, "run_loop", noted)
-    passes.filtered_sum(values, filters, replace(links, kernels="numba"))
+    messages.filtered_sum(values, filters, replace(links, kernels="numba"))
     nodes = links.num_nodes
     edges = 2 * pairs
     numbers, indices = 2 * nodes * WIDTH + pairs * WIDTH, 2 * edges + nodes + 1

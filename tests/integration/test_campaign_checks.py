@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.campaign import CHECKS, campaign_checks
+from hydragnn_hpo.campaign import campaign_checks
+from hydragnn_hpo.campaign.campaign_checks import CHECKS
 
 CONVS = {
     "syntax": "def (",
@@ -109,7 +110,7 @@ def forked(monkeypatch):
 
 def build_in_fork(argv: list[str]) -> int:
     """Do what the process does that imports a user's conv; return its exit code."""
-    from hydragnn_hpo.training import check_model
+    from hydragnn_hpo.training.training_parts import check_model
 
     assert argv[:3] == [sys.executable, "-c", campaign_checks.BUILD_MODEL]
     if not (pid := os.fork()):

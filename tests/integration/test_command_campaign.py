@@ -136,6 +136,42 @@ def campaign(hpo, code, **changes):
 
 
 @pytest.mark.slow
+def test_a_search_that_has_tried_all_points_says_so_before_and_after(hpo):
+    """Two widths by three rates are 6 points, of which a rule leaves 5; 20 trials were wanted."""
+    path = campaign(
+        hpo,
+        TRAIN,
+        space={"width": [1, 2], "rate": [1.0, 2.0, 3.0]},
+        search={**ONE, "trials": 20, "constraints": ["width * rate < 6"]},
+    )
+    ahead = (
+        "[space] has 5 points, fewer than the 20 of search.trials: the search ends after them; add "
+        "values to [space], or lower search.trials."
+    )
+    after = "all points of [space] were tried: the search ends after 5 of 20 trials; "
+    dry = hpo("run", path, "--run", "run", "--dry-run")
+    assert ahead in " ".join(dry.err.split())
+    assert after not in " ".join(dry.err.split())
+    done = hpo("run", path, "--run", "run", "--json")
+    assert done.code == 0, done.err
+    assert ahead in " ".join(done.err.split())
+    assert after in " ".join(done.err.split())
+    assert len(json.loads(done.out)["leaderboard"]["trials"]) == 5
+
+
+@pytest.mark.slow
+def test_a_huge_objective_is_written_with_an_exponent(hpo, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code = TRAIN.replace("rate / epochs", "1e300").replace("rate / epoch", "1e300")
+    path = campaign(hpo, code, search={**ONE, "trials": 2, "finalists": 1})
+    done = hpo("run", path, "--run", "run")
+    assert done.code == 0, done.err
+    assert "1e+300" in done.out
+    lines = (done.out + done.err + hpo("leaderboard", "run").out).splitlines()
+    assert max(map(len, lines)) < 250, "fixed, it has 301 digits before the point"
+
+
+@pytest.mark.slow
 def test_a_command_climbs_rungs_from_its_own_checkpoints(hpo):
     path = campaign(hpo, TRAIN)
 

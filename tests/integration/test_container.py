@@ -9,9 +9,9 @@ from processes import find_orphans, tagged, until
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine import ContainerConfig, SiteConfig
-from hydragnn_hpo.launching.environment import software_here
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.process_control import run_tag
+from hydragnn_hpo.launching.transports.agent_software import software_here
 from hydragnn_hpo.launching.transports.local import LocalBackend
 
 ROOT = Path(__file__).parents[2]

@@ -86,7 +86,7 @@ def test_ranks_of_two_hosts_take_what_columns_take_and_fail_as_one(
     (message,) = set(missing)
     assert message.startswith("DataError")
     assert "is not a graph store" in message
-    bug = "JobError: rank 2: ZeroDivisionError('oh')"
+    bug = "JobError: MPI rank 2 failed (oh); see its output."
     assert failed == [f"DataError: part 7 is bad. | {bug}"] * 3
 
 

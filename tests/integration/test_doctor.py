@@ -7,9 +7,9 @@ import pytest
 from virtual_slurm import started
 
 from hydragnn_hpo.config.machine import find_profile
-from hydragnn_hpo.launching import doctor
+from hydragnn_hpo.host_checks import doctor
+from hydragnn_hpo.host_checks.host_probe import HostFacts, NetworkFacts
 from hydragnn_hpo.launching.excluded_hosts import read_excluded
-from hydragnn_hpo.launching.host_probe import HostFacts, NetworkFacts
 
 PROFILE = """\
 extends = "generic-slurm"

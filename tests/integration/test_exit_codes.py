@@ -30,6 +30,7 @@ DONE = (
     "dataset info run/data/structures.bp",
     "dataset check run/data/structures.bp",
     "dataset embed run/data/structures.bp --processes 1",
+    "dataset unstage",
     "ensemble info ensemble.zip",
     "ensemble prune ensemble.zip --keep 1 --out one.zip",
     "ensemble evaluate structures.extxyz --ensemble ensemble.zip --card structures.toml",

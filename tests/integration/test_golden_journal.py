@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from comparing import assert_alike, golden_text
-from golden_journal import FOLDER, JOURNALS, folded, prefixes, text_of
+from golden_journal import FOLDER, JOURNALS, folded, matched_kinds, prefixes, text_of
 
+from hydragnn_hpo.campaign import state
 from hydragnn_hpo.campaign.journal import encode, read_journal
-from hydragnn_hpo.campaign.state import _HANDLERS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "campaigns.md"
 CAMPAIGN: dict[str, Any] = {
@@ -34,7 +34,7 @@ def test_the_golden_journal_holds_every_kind_of_event() -> None:
     rows = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
     named = {kind for row in rows for kind in re.findall(r"`(\w+)`", row)}
     assert kinds(FOLDER / "events.jsonl") == named
-    assert set(_HANDLERS) == named - {"zygote_ready", "zygote_lost", "agent_lost"}
+    assert matched_kinds(state) == named - {"zygote_ready", "zygote_lost", "agent_lost"}
 
 
 @pytest.mark.parametrize("name", JOURNALS)

@@ -49,7 +49,7 @@ def test_all_parts_run_dry_and_leave_one_file_with_every_check(tmp_path):
 
 
 BROKEN = """
-from hydragnn_hpo.model.kernels import eager_passes
+from hydragnn_hpo.kernels import eager_passes
 right = eager_passes.EAGER_FORMS["filtered"]
 def wrong(arguments, links, needed):
     slopes = right(arguments, links, needed)

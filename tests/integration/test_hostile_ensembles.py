@@ -287,7 +287,7 @@ STRUCTURES: dict[str, tuple[str, bytes | str, str]] = {
     "no_volume": ("a.extxyz", frame("C 0 0 0", cell="4 0 0 8 0 0 0 0 4", pbc="T T T"), "no volume"),
     "latin": ("a.extxyz", GOOD.format(more=' n="\xe9"').encode("latin1"), "not a text file"),
     "a_script": ("a.py", "import pathlib\npathlib.Path('ran').touch()\n", "cannot be read"),
-    "a_pickle": ("a.pckl", pickle.dumps(Bomb()), "cannot be read"),
+    "a_pickle": ("a.pckl", pickle.dumps(Bomb()), "is a pickle"),
     "huge_array": (
         "a.json",
         '{"1": {"numbers": {"__ndarray__": [[1000000000000], "float64", []]}}}',

@@ -50,7 +50,7 @@ def archive(tmp_path_factory) -> Path:
     shutil.copy(Path(__file__).with_name("staging_ranks.py"), place / LIBRARY)
     code = (
         "import sys; from pathlib import Path\n"
-        "from hydragnn_hpo.launching.packed_environment import pack_environment; "
+        "from hydragnn_hpo.packed_environment import pack_environment; "
         "pack_environment(Path(sys.argv[1]))"
     )
     argv = [place / "bin/python", "-P", "-c", code, out]

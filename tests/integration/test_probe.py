@@ -5,9 +5,9 @@ import time
 import pytest
 from processes import until
 
-from hydragnn_hpo.campaign.network_probe import check_pairs, make_probe_job, read_answer
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.host_checks.network_probe import check_pairs, make_probe_job, read_answer
 from hydragnn_hpo.launching.transports.local import LocalBackend
 
 pytestmark = pytest.mark.slow

@@ -18,13 +18,7 @@ from ray_cluster import STORE, RayCluster, make_token
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.process_control import (
-    HOST,
-    end_tagged,
-    find_tagged,
-    host_tag,
-    run_tag,
-)
+from hydragnn_hpo.launching.process_control import HOST, end_tagged, find_tagged, host_tag, run_tag
 from hydragnn_hpo.launching.transports import ray
 from hydragnn_hpo.launching.transports.ray import (
     LOGS,

@@ -188,7 +188,7 @@ def test_killed_at_a_step_and_resumed_equals_unbroken_in_every_bit(ranks, trial,
 
 
 MOMENTS = (
-    *("trainer.Trainer._validate", "trial.load_trial", "trainer.Trainer.run"),
+    *("trainer.validate_epoch", "trial.load_trial", "trainer.Trainer.run"),
     *("trial.predict_split", "trial.write_json"),
 )
 """What is called when a rank is killed, attempt by attempt; the last is the result, of rank 0."""

@@ -16,12 +16,7 @@ from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
-from hydragnn_hpo.launching.process_control import (
-    HOST,
-    find_tagged,
-    host_tag,
-    run_tag,
-)
+from hydragnn_hpo.launching.process_control import HOST, find_tagged, host_tag, run_tag
 from hydragnn_hpo.launching.transports.slurm import slurm_transport
 
 pytestmark = pytest.mark.stress

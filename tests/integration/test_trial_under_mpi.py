@@ -72,13 +72,13 @@ import time
 from pathlib import Path
 from hydragnn_hpo.cli.trial_command import trial
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.training.trainer import Trainer
-step = Trainer._step
-def failing(self, *given):
-    if self.ranks.rank == 1:
+from hydragnn_hpo.training import epoch
+step = epoch.take_step
+def failing(parts, *given):
+    if parts.ranks.rank == 1:
         raise DataError("a window was altered")
-    return step(self, *given)
-Trainer._step = failing
+    return step(parts, *given)
+epoch.take_step = failing
 trial(Path(sys.argv[1]))
 """
 

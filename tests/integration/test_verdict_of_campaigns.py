@@ -6,7 +6,7 @@ import tomllib
 import numpy as np
 import pytest
 
-from hydragnn_hpo.ensemble.candidates import find_candidates, find_curve_fits
+from hydragnn_hpo.ensemble_build.candidates import find_candidates, find_curve_fits
 from hydragnn_hpo.layout import RunDir
 
 

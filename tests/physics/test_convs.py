@@ -7,9 +7,9 @@ import torch
 
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
 from hydragnn_hpo.model.convs import CONVS
-from hydragnn_hpo.testing import CHECKS, check_conv
+from hydragnn_hpo.testing import check_conv
 from hydragnn_hpo.testing.check_report import Measurement
-from hydragnn_hpo.testing.conv_suite import run_check
+from hydragnn_hpo.testing.conv_suite import CHECKS, run_check
 from hydragnn_hpo.testing.conv_under_test import make_conv_under_test
 from hydragnn_hpo.testing.sample_structures import batch_structures, molecule_and_crystal
 
@@ -53,6 +53,7 @@ def test_only_a_named_flag_leaves_a_check_out(conv):
     subject = make_conv_under_test(conv)
     spec = CONV_SPECS[conv]
     flags = {"": True, "forces": spec.forces, "exports": getattr(CONVS[conv], "exports", True)}
+    flags["smooth"] = getattr(CONVS[conv], "smooth", spec.forces)
     expected = {name for name, check in CHECKS.items() if not flags[check.needs]}
     results = {
         name: run_check(replace(check, measure=lambda _: Measurement(0.0, 1.0)), subject).result

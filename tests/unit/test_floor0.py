@@ -1,6 +1,7 @@
 """Files, records, units, errors, shipped files, layout: the floor all others stand on."""
 
 import errno
+import math
 import os
 import stat
 import subprocess
@@ -15,6 +16,7 @@ from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
 from hydragnn_hpo.metrics_log import RecordWriter, read_records
 from hydragnn_hpo.resources import find_resource, resource_path
 from hydragnn_hpo.units import inside, interpret_unit, mark_guess
+from hydragnn_hpo.words import fixed
 
 
 def names(folder):
@@ -327,3 +329,18 @@ def test_what_a_kill_left_unfinished_is_swept(tmp_path):
     files.remove_partial_files(tmp_path)
 
     assert {path.name for path in tmp_path.rglob("*")} == {"below", "whole", ".kept"}
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "shown"),
+    [
+        (0.12345, 4, "0.1235"),
+        (-123456789.0, 3, "-123456789.000"),
+        (1e300, 4, "1e+300"),
+        (-1.25e9, 4, "-1.25e+09"),
+        (math.inf, 4, "inf"),
+        (math.nan, 4, "nan"),
+    ],
+)
+def test_a_number_with_fixed_digits_is_never_longer_than_a_column(value, digits, shown):
+    assert fixed(value, digits) == shown

@@ -3,7 +3,7 @@
 import csv
 import json
 import os
-import re
+import pwd
 import shutil
 import signal
 import subprocess
@@ -28,6 +28,49 @@ from hydragnn_hpo.errors import ConfigError, DataError, RunError
 from hydragnn_hpo.pipeline import RunSettings
 
 ROOT = Path(__file__).parents[2]
+
+
+# -- the process -------------------------------------------------------------------------
+
+STREAM = "import adios2; adios2.Stream('a.bp', 'w').close(); import os; print(os.environ['HOME'])"
+NAMELESS = "import pwd\ndef none(uid): raise KeyError(uid)\npwd.getpwuid = none\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "home"), [("", pwd.getpwuid(os.getuid()).pw_dir), (NAMELESS, "/")]
+)
+def test_without_home_adios2_writes_where_it_would_end_by_a_segmentation_fault(
+    tmp_path, before, home
+):
+    """``getenv("HOME")`` is a null pointer then: alone, ADIOS2 2.11 dies of signal 11."""
+    environment = {key: value for key, value in os.environ.items() if key != "HOME"}
+    environment["PYTHONPATH"] = str(ROOT)
+
+    def run(code):
+        line = [sys.executable, "-c", code]
+        return subprocess.run(
+            line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert run(STREAM).returncode == -signal.SIGSEGV
+    done = run(f"{before}import hydragnn_hpo\n{STREAM}")
+    assert (done.returncode, done.stdout) == (0, f"{home}\n"), done.stderr
+
+
+def test_a_removed_current_folder_is_named(tmp_path):
+    """The loader of torch's libraries ends such a process with words about oneMKL."""
+    code = "import os; os.rmdir(os.getcwd())\nfrom hydragnn_hpo.__main__ import main; main()"
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "gone",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "the current folder was removed: change into one that exists.\n"
 
 
 # -- the names ---------------------------------------------------------------------------
@@ -73,6 +116,15 @@ def test_an_error_is_one_sentence_in_a_notebook():
 
 
 # -- init --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _usual_speed():
+    """Measuring this computer takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        speed = "hydragnn_hpo.pipeline.machine_speed.measure_slowdown"
+        patch.setattr(speed, lambda profile: 1.0)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +236,25 @@ def started(monkeypatch):
 
     monkeypatch.setattr(python_api, "run_campaign", note)
     return notes
+
+
+def test_a_plan_is_that_of_the_command(campaign):
+    size = {"hosts": 2, "trials": 5, "structures": 9_000_000}
+    plan = campaign.plan(**size, machine="frontier", search={"brain": "sobol"})
+    words = [f"--{name}={number}" for name, number in size.items()]
+    words += ["--machine=frontier", "--set=search.brain=sobol"]
+    done = CliRunner().invoke(app, ["plan", str(campaign.path), *words, "--json"])
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.output)
+    assert plan.data == shown["data"]
+    forecast = plan.forecast
+    expected = shown["forecast"]
+    assert (forecast.trials, forecast.machine.slots) == (expected["trials"], 16)
+    assert forecast.simulated.makespan == expected["makespan"]
+    assert [advice.sentence for advice in plan.advice] == expected["advice"]
+    assert [advice.cause for advice in plan.advice] == ["unfinished", "tail"]
+    assert repr(plan).startswith(f"{campaign.name} on frontier: 5 trials in ")
+    assert not Path("runs").exists()
 
 
 def test_overrides_change_the_campaign_and_nothing_else(campaign, started):
@@ -413,13 +484,11 @@ def test_every_figure_of_the_report_has_a_name(made):
     charts = {key: [f for f, _ in _figures(s.blocks)] for key, s in sections.items()}
     for key, figures in charts.items():
         for figure in figures:
-            named = [
-                name
-                for name, place in FIGURES.items()
-                if place.section == key and re.fullmatch(place.key, figure.key)
-            ]
-            assert len(named) == 1 or key == "costs", (key, figure.key, named)
-    quick = {name for name, place in FIGURES.items() if place.section != "importance"}
+            assert FIGURES.get(figure.name.partition(".")[0]) == key or key == "costs", (
+                key,
+                figure.key,
+            )
+    quick = {name for name, section in FIGURES.items() if section != "importance"}
     for name in quick - {"slice"}:
         assert make_plotly_figure(run.facts, name).data
 

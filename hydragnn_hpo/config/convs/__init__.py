@@ -19,6 +19,7 @@ CONV_SPECS: dict[str, ConvSpec] = {
     "mace": vector.MACE,
     "et": vector.ET,
     "alignn": angular.ALIGNN,
+    "tensornet": vector.TENSORNET,
 }
 """Every built-in conv, by its name in a campaign file."""
 

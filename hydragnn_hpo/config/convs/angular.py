@@ -200,5 +200,10 @@ def _alignn_reach(options: Config) -> float | None:
 
 
 ALIGNN = ConvSpec(
-    AlignnOptions, _alignn_parameters, _alignn_flops, _alignn_kept, angle_cutoff=_alignn_reach
+    AlignnOptions,
+    _alignn_parameters,
+    _alignn_flops,
+    _alignn_kept,
+    angle_cutoff=_alignn_reach,
+    tried_first=9,
 )

@@ -112,7 +112,7 @@ def _gat_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return s.edges * (2 * f + 2 * h) + s.nodes * (8 * f + 4 * h)
 
 
-GAT = ConvSpec(GATOptions, _gat_parameters, _gat_flops, _gat_kept, check=_gat_check)
+GAT = ConvSpec(GATOptions, _gat_parameters, _gat_flops, _gat_kept, check=_gat_check, tried_first=7)
 
 
 class MFCOptions(Config):
@@ -165,7 +165,7 @@ def _cgcnn_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return s.edges * 5 * d.features + s.nodes * d.features
 
 
-CGCNN = ConvSpec(CGCNNOptions, _cgcnn_parameters, _cgcnn_flops, _cgcnn_kept)
+CGCNN = ConvSpec(CGCNNOptions, _cgcnn_parameters, _cgcnn_flops, _cgcnn_kept, tried_first=6)
 
 
 class SchNetOptions(Config):
@@ -193,7 +193,7 @@ def _schnet_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return s.pairs * 3 * w + s.nodes * (2 * f + 3 * w)
 
 
-SCHNET = ConvSpec(SchNetOptions, _schnet_parameters, _schnet_flops, _schnet_kept)
+SCHNET = ConvSpec(SchNetOptions, _schnet_parameters, _schnet_flops, _schnet_kept, tried_first=2)
 
 
 class EGNNOptions(Config):
@@ -223,7 +223,7 @@ def _egnn_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return s.edges * (4 * f + 2) + s.nodes * 6 * f
 
 
-EGNN = ConvSpec(EGNNOptions, _egnn_parameters, _egnn_flops, _egnn_kept)
+EGNN = ConvSpec(EGNNOptions, _egnn_parameters, _egnn_flops, _egnn_kept, tried_first=3)
 
 AGGREGATIONS = 4
 """Number of aggregations: mean, spread, maximum and minimum."""
@@ -302,4 +302,6 @@ def _pnaplus_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return s.edges * (3 * f + 1) + s.pairs * 3 * f + s.nodes * (views + 7) * f
 
 
-PNAPLUS = ConvSpec(PNAPlusOptions, _pnaplus_parameters, _pnaplus_flops, _pnaplus_kept)
+PNAPLUS = ConvSpec(
+    PNAPlusOptions, _pnaplus_parameters, _pnaplus_flops, _pnaplus_kept, tried_first=4
+)

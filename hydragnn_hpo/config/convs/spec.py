@@ -104,6 +104,9 @@ class ConvSpec:
     """Whether it is smooth enough in the positions for forces by differentiation."""
     angle_cutoff: Callable[[Config], float | None] | None = None
     """For convs that use angles: longest edge that takes part in one, in angstrom."""
+    tried_first: int = 99
+    """Place in the order in which a campaign of few trials takes convs: quick and good ones first;
+    the same for those that come last."""
     check: Callable[[Dimensions, Config], None] = _fits
     """Raises ``ValueError`` with a sentence where the options do not fit the dimensions."""
 

@@ -35,6 +35,10 @@ MAX_ELL = 3
 ORDERS = ((0,), (1, -1, 0), (-2, -1, 0, 1, 2), (-3, -2, -1, 0, 1, 2, 3))
 """Orders m of the components of each degree; -m stands for sin(m phi). Degree 1 is x, y, z."""
 
+TENSOR_ROWS = 1 + 3 + 6
+"""Components of the three parts of a 3 x 3 tensor that channels are mixed in; one of them, the
+trace of the last part, is 0."""
+
 Path = tuple[int, int, int]
 """Degrees of two factors, and of the product that they are coupled to."""
 
@@ -127,7 +131,9 @@ def _painn_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return (s.pairs * sent_channels(d) + s.nodes * 28) * f
 
 
-PAINN = ConvSpec(PaiNNOptions, _painn_parameters, _painn_flops, _painn_kept, vectors=True)
+PAINN = ConvSpec(
+    PaiNNOptions, _painn_parameters, _painn_flops, _painn_kept, vectors=True, tried_first=1
+)
 
 
 class PNAEqOptions(PNAOptions):
@@ -159,7 +165,9 @@ def _pnaeq_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return (s.edges * 3 + s.pairs * sent_channels(d) + s.nodes * (views + 31)) * f
 
 
-PNAEQ = ConvSpec(PNAEqOptions, _pnaeq_parameters, _pnaeq_flops, _pnaeq_kept, vectors=True)
+PNAEQ = ConvSpec(
+    PNAEqOptions, _pnaeq_parameters, _pnaeq_flops, _pnaeq_kept, vectors=True, tried_first=8
+)
 
 
 class ETOptions(Config):
@@ -201,7 +209,9 @@ def _et_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return s.pairs * pairs + s.edges * 2 * o.heads + s.nodes * 32 * f
 
 
-ET = ConvSpec(ETOptions, _et_parameters, _et_flops, _et_kept, vectors=True, check=_et_check)
+ET = ConvSpec(
+    ETOptions, _et_parameters, _et_flops, _et_kept, vectors=True, check=_et_check, tried_first=5
+)
 
 
 class MACEOptions(Config):
@@ -322,4 +332,55 @@ def _mace_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     return s.pairs * pair + s.edges * edge + s.nodes * f * node
 
 
-MACE = ConvSpec(MACEOptions, _mace_parameters, _mace_flops, _mace_kept, vectors=True)
+MACE = ConvSpec(
+    MACEOptions, _mace_parameters, _mace_flops, _mace_kept, vectors=True, tried_first=10
+)
+
+
+class TensorNetOptions(Config):
+    """Options of the Cartesian tensor convolution. Read by ``model.convs.tensornet``."""
+
+    radial: Annotated[Width, Range(low=16, high=128, log=True)] = 64
+    """Width of the perceptron that computes filters from distances, after the first layer."""
+
+
+def _tensornet_parameters(d: Dimensions, o: Config) -> int:
+    assert isinstance(o, TensorNetOptions)
+    f = d.features
+    mix = 3 * linear(f, f, bias=False)
+    read = chain(3 * f, f, f)
+    if d.layer == 0:
+        filters = 3 * linear(d.basis_size, f)
+        return linear(f, f) + filters + chain(2 * f, f, 3 * f) + mix + read
+    filters = linear(d.basis_size, o.radial) + 3 * linear(o.radial, f, bias=False)
+    return filters + chain(f, f, 3 * f) + 2 * mix + read
+
+
+def _tensornet_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    assert isinstance(o, TensorNetOptions)
+    f = d.features
+    mix = TENSOR_ROWS * products(f, f)
+    read = products(3 * f, f, f)
+    if d.layer == 0:
+        node = products(f, f) + products(2 * f, f, 3 * f) + mix + read
+        return s.pairs * products(d.basis_size + 1, 3 * f) + s.nodes * node
+    node = products(f, f, 3 * f) + 2 * mix + read
+    return s.pairs * products(d.basis_size, o.radial, 3 * f) + s.nodes * node
+
+
+def _tensornet_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
+    assert isinstance(o, TensorNetOptions)
+    f = d.features
+    if d.layer == 0:
+        return s.pairs * (3 * f + d.basis_size + 1) + s.edges * 6 + s.nodes * 62 * f
+    return s.pairs * (3 * f + 2 * o.radial) + s.nodes * 107 * f
+
+
+TENSORNET = ConvSpec(
+    TensorNetOptions,
+    _tensornet_parameters,
+    _tensornet_flops,
+    _tensornet_kept,
+    vectors=True,
+    tried_first=11,
+)

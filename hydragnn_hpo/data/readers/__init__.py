@@ -1,13 +1,18 @@
 """Readers of structures by name, and the choice of one for a path."""
 
-import re
 from pathlib import Path
 
-from hydragnn_hpo.data.readers.ase_file import holds_one_structure, read_ase_file
+from hydragnn_hpo.data.readers.arrays import ARRAYS, is_deepmd
+from hydragnn_hpo.data.readers.ase_file import (
+    holds_one_structure,
+    read_ase_file,
+    read_stated_units,
+)
 from hydragnn_hpo.data.readers.database import DATABASE, LMDB, holds_lmdb
 from hydragnn_hpo.data.readers.extxyz import count_extxyz, has_one_frame, read_extxyz
 from hydragnn_hpo.data.readers.folder import FOLDER
 from hydragnn_hpo.data.readers.folder import TABLE as ID_PROP
+from hydragnn_hpo.data.readers.formats import recognize
 from hydragnn_hpo.data.readers.hydragnn_bp import HYDRAGNN_BP, is_hydragnn_bp
 from hydragnn_hpo.data.readers.pyg import PYG
 from hydragnn_hpo.data.readers.sdf import MOLFILES, SDF
@@ -18,7 +23,10 @@ from hydragnn_hpo.data.readers.text_folder import CFG, LSMS, holds_cfg
 from hydragnn_hpo.errors import ConfigError, unknown
 
 READERS: dict[str, Reader] = {
-    "ase_file": in_one_piece(read_ase_file, frozenset({"format", "length"})),
+    "arrays": ARRAYS,
+    "ase_file": in_one_piece(
+        read_ase_file, frozenset({"format", "length"}), read_units=read_stated_units
+    ),
     "cfg": CFG,
     "database": DATABASE,
     "extxyz": Reader(count_extxyz, read_extxyz, takes=frozenset({"length"})),
@@ -35,6 +43,7 @@ _BY_SUFFIX = {
     ".xyz": "extxyz",
     ".extxyz": "extxyz",
     ".csv": "table",
+    ".json": "table",
     ".db": "database",
     **dict.fromkeys(LMDB, "database"),
     ".sdf": "sdf",
@@ -45,16 +54,13 @@ _BY_SUFFIX = {
 }
 """Names of readers by suffix, after that of a compression is removed."""
 
-_DATABASE = re.compile(rb'\s*\{\s*"(\d+|ids|nextid)"\s*:')
-"""Beginning of a JSON database of ASE."""
-
 
 def reader_of(source: Source, name: str | None) -> Reader:
     """Return the reader of a source.
 
-    Without a name, a folder is recognised by its files and a file by its suffix, JSON also by its
-    beginning, and SMILES in CSV by the name of a column. ASE reads all other files. LSMS text is
-    read only where ``name`` says so.
+    Without a name, a folder is recognised by its files and a file by its content, else by its
+    suffix, and SMILES in CSV by their column. ASE reads all other files. LSMS text is read only
+    where ``name`` says so.
 
     Args:
         source: file or folder to read.
@@ -73,11 +79,12 @@ def reader_of(source: Source, name: str | None) -> Reader:
     if path.is_dir():
         return READERS[_of_folder(path)]
     inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
-    if inner.suffix.lower() == ".json":
-        return READERS["database" if _is_database(path) else "table"]
+    named = _BY_SUFFIX.get(inner.suffix.lower())
+    if named != "pyg" and (form := recognize(path)) is not None:
+        return READERS[form.reader]
     if inner.suffix.lower() == ".csv" and names_smiles(source):
         return READERS["smiles"]
-    return READERS[_BY_SUFFIX.get(inner.suffix.lower(), "ase_file")]
+    return READERS[named or "ase_file"]
 
 
 def is_single_structure(source: Source, name: str | None) -> bool:
@@ -93,20 +100,19 @@ def is_single_structure(source: Source, name: str | None) -> bool:
     return reader in (READERS["ase_file"], SDF) and holds_one_structure(source)
 
 
+_WHOLE = (
+    ("hydragnn_bp", is_hydragnn_bp),
+    ("database", holds_lmdb),
+    ("arrays", is_deepmd),
+    ("cfg", lambda path: holds_cfg(path) and not (path / ID_PROP).exists()),
+)
+"""Readers of whole folders, and checks whether a folder is one for them; the first is taken."""
+
+
+def reads_whole(folder: Path) -> bool:
+    """Check whether one reader reads a folder as a whole, without a table in it."""
+    return _of_folder(folder) != "folder"
+
+
 def _of_folder(path: Path) -> str:
-    if is_hydragnn_bp(path):
-        return "hydragnn_bp"
-    if holds_lmdb(path):
-        return "database"
-    return "cfg" if holds_cfg(path) and not (path / ID_PROP).exists() else "folder"
-
-
-def _is_database(path: Path) -> bool:
-    """Check whether a JSON file is a database of ASE; return False for an unreadable file."""
-    if path.suffix.lower() in OPENERS:
-        return False
-    try:
-        with path.open("rb") as file:
-            return bool(_DATABASE.match(file.read(4096)))
-    except OSError:
-        return False
+    return next((name for name, fits in _WHOLE if fits(path)), "folder")

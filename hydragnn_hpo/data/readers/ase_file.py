@@ -6,7 +6,7 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,9 +14,11 @@ import numpy as np
 from ase import Atoms
 from ase.io import iread
 from ase.io.cif import CIFBlock, parse_cif
-from ase.io.formats import UnknownFileTypeError, filetype, ioformats
+from ase.io.formats import UnknownFileTypeError, extension2format, filetype, ioformats
 
+from hydragnn_hpo.data.readers.formats import recognize
 from hydragnn_hpo.data.readers.lengths import LengthUnit, decide_length, to_angstrom
+from hydragnn_hpo.data.readers.qm9 import QM9, QM9_UNITS, read_qm9
 from hydragnn_hpo.data.readers.read_limits import LimitExceeded, read_limits
 from hydragnn_hpo.data.readers.sdf import MOLFILES, holds_one_molecule, molecules_of
 from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, count_lines, read_text
@@ -58,6 +60,12 @@ def read_ase_file(source: Source) -> Iterator[Item]:
         length = choose_length(path)
     for number, atoms in enumerate(structures_in(content, form, path, length)):
         yield f"{path.name}@{number}", atoms
+
+
+def read_stated_units(source: Source) -> Iterable[tuple[str, str]]:
+    """Return name and unit of each property of a raw file of QM9; of other formats none."""
+    form = recognize(source.path)
+    return QM9_UNITS if form is not None and form.name == QM9 else ()
 
 
 N2P2 = "runnerdata"
@@ -149,6 +157,8 @@ def _frames_in(content: Path | IO[str], form: str, length: str | None) -> Iterat
         return _read_cif(content)
     if form in MOLFILES:
         return molecules_of(content)
+    if form == QM9:
+        return read_qm9(content)
     # otherwise ``NAME@0`` would be structure 0 of the file NAME
     options: dict[str, Any] = {"parallel": False, "do_not_split_by_at_sign": True}
     if form == N2P2:
@@ -260,36 +270,38 @@ def single(frames: Iterator[Atoms | DataError], place: Path | str) -> Atoms:
 
 
 def format_of(path: Path) -> str:
-    """Return ASE's name of the format of a file: of a compressed one, by its name alone.
-
-    A suffix after another one that says more is left out, as in ``vasprun.xml.run-7``.
+    """Return the name of the format of a file: by its content, or else by its name.
 
     Raises:
-        DataError: the file is empty or unreadable, or its format is unknown.
+        DataError: the file is empty or unreadable, its format unknown or one that is not read.
     """
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path}: is empty; get the file again.")
+    if (recognized := recognize(path)) is not None:
+        if recognized.cure is not None:
+            raise DataError(f"{path}: is {recognized.name}: {recognized.cure}.")
+        return recognized.name
     packed = path.suffix.lower() in OPENERS
     name = path.with_suffix("").name if packed else str(path)
+    suffix = Path(name).suffix.lower()[1:]
     try:
         form = str(filetype(name, read=not packed))
-        suffix = Path(name).suffix.lower()
-        if form.startswith("vasp") and suffix in _CERTAIN:
-            return _CERTAIN[suffix]
         inner = Path(name).with_suffix("")
         if form not in ioformats and inner.suffix:
-            named = str(filetype(inner.name, read=False))
-            return named if named in ioformats else form
-        return form
+            form = str(filetype(inner.name, read=False))
     except (UnknownFileTypeError, OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
             f"{path}: cannot be read ({reason}); give a file in a format that ASE knows."
         ) from error
-
-
-_CERTAIN = {".cif": "cif", ".pdb": "proteindatabank", ".traj": "traj", ".xsf": "xsf"}
-"""ASE's names of formats by suffixes that decide, also where ``POSCAR`` is in a file's name."""
+    if form.startswith("vasp") and suffix in extension2format:
+        form = str(extension2format[suffix].name)
+    if form not in ioformats:
+        raise DataError(
+            f"{path}: structure 0 cannot be read, as neither content nor name shows the format; "
+            "name it as the program does that wrote it, or give format under [[files]] of a card."
+        )
+    return form
 
 
 def unreadable(place: str, form: str, error: Exception) -> DataError:

@@ -5,12 +5,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ase import Atoms
 from ase.db import connect
 
+from hydragnn_hpo.data.readers.formats import recognize
 from hydragnn_hpo.data.readers.read_limits import read_limits
-from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
+from hydragnn_hpo.data.readers.source import (
+    Item,
+    Reader,
+    Source,
+    add_property,
+    make_or_catch,
+)
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.optional_packages import explain_missing
 from hydragnn_hpo.sanitize import escape_line, shorten
@@ -76,7 +82,9 @@ def _files(path: Path) -> list[Path]:
 
 def _open(path: Path) -> Any:
     if path.suffix.lower() not in LMDB:
-        return connect(path)  # type: ignore[no-untyped-call]
+        form = recognize(path)
+        kind = {"database": "db", "json database": "json"}.get(form.name if form else "")
+        return connect(path, type=kind or "extract_from_name")  # type: ignore[no-untyped-call]
     with explain_missing(f"{path}: an LMDB file"):
         import lmdb
         from ase_db_backends.aselmdb import LMDBDatabase
@@ -172,10 +180,9 @@ def _convert_row(row: Any, size: int, length: float) -> Atoms:
     if length != 1.0:
         atoms.cell[:] *= length
         atoms.positions *= length
-    atoms.info.update({**row.key_value_pairs, **data})
+    atoms.info.update(row.key_value_pairs)
     for key, value in data.items():
-        if isinstance(value, np.ndarray) and value.shape[:1] == (len(atoms),):
-            atoms.arrays[key] = value
+        add_property(atoms, key, value)
     return atoms
 
 

@@ -1,5 +1,6 @@
-"""A folder of structure files and ``id_prop.csv``, the layout of CGCNN and JARVIS."""
+"""A folder of structure files and a table, as ``id_prop.csv`` of CGCNN and JARVIS."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,10 +11,17 @@ from hydragnn_hpo.data.readers.source import (
     Item,
     Reader,
     Source,
+    add_property,
     is_number,
     make_or_catch,
     read_rows,
     value_of,
+)
+from hydragnn_hpo.data.readers.structure_columns import (
+    HEAD_ROWS,
+    are_files,
+    find_files,
+    read_column,
 )
 from hydragnn_hpo.errors import DataError
 
@@ -21,11 +29,36 @@ TABLE = "id_prop.csv"
 """File with the name and the properties of each structure."""
 
 
+def find_table(folder: Path) -> Path | None:
+    """Find ``id_prop.csv``, else a CSV of another name with a column that names files below it."""
+    if (folder / TABLE).is_file():
+        return folder / TABLE
+    for table in sorted(folder.glob("*.csv")):
+        with contextlib.suppress(DataError):
+            if _find_names(table, read_rows(table, HEAD_ROWS)) is not None:
+                return table
+    return None
+
+
+def read_id_rows(table: Path) -> list[list[str]]:
+    """Read a table, the column with the names of files first."""
+    rows = read_rows(table)
+    column = 0 if table.name == TABLE else _find_names(table, rows[:HEAD_ROWS]) or 0
+    return [[*row[column : column + 1], *row[:column], *row[column + 1 :]] for row in rows]
+
+
+def _find_names(table: Path, rows: Sequence[Sequence[str]]) -> int | None:
+    """Return the first column that names files, below a header or without one."""
+    columns = range(max(map(len, rows), default=0))
+    heads = [[read_column(some, column) for some in (rows, rows[1:])] for column in columns]
+    return next((n for n, head in enumerate(heads) if any(are_files(c, table) for c in head)), None)
+
+
 def read_folder(source: Source, start: int, stop: int | None) -> Iterator[Item]:
-    """Read the structures that ``id_prop.csv`` names, in its order.
+    """Read the structures that ``id_prop.csv`` or a table of another name lists, in its order.
 
     Its first column is a file name, with or without suffix. The others hold the targets in the
-    order of the card, or as a header names them. Without ``id_prop.csv``, as for structures whose
+    order of the card, or as a header names them. Without a table, as for structures whose
     properties are to be predicted, all files are read in alphabetical order.
 
     Args:
@@ -36,24 +69,23 @@ def read_folder(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     Raises:
         DataError: the folder holds no files, or its table does not fit the card.
     """
-    table = source.path / TABLE
-    if not table.is_file() and not source.keys:
+    table = find_table(source.path) or (source.path / TABLE if source.keys else None)
+    if table is None:
         for file in _files(source.path)[start:stop]:
             yield file.name, make_or_catch(str(file), lambda f=file: single_structure(f))  # type: ignore[misc]
         return
-    names, body = split_header(read_rows(table), source.keys, table)
-    stems = _by_stem(source.path)
+    names, body = split_header(read_id_rows(table), source.keys, table)
     for number, row in enumerate(body[start:stop], start=start):
-        where = (source.path, stems, names, row, number)
+        where = (table, names, row, number)
         yield row[0], make_or_catch(f"{table}: structure {number}", lambda w=where: _structure(*w))  # type: ignore[misc]
 
 
 def count_folder(source: Source) -> int | None:
     """Count the structures."""
-    table = source.path / TABLE
-    if not table.is_file() and not source.keys:
+    table = find_table(source.path) or (source.path / TABLE if source.keys else None)
+    if table is None:
         return len(_files(source.path))
-    return len(split_header(read_rows(table), source.keys, table)[1])
+    return len(split_header(read_id_rows(table), source.keys, table)[1])
 
 
 FOLDER = Reader(count_folder, read_folder)
@@ -66,26 +98,24 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def _structure(
-    folder: Path, stems: dict[str, list[Path]], names: list[str], row: list[str], number: int
-) -> Atoms:
+def _structure(table: Path, names: list[str], row: list[str], number: int) -> Atoms:
     """Read the structure that a row of the table names, with its properties.
 
     Args:
-        folder: the folder.
-        stems: files of the folder by their names without suffix.
+        table: the table.
         names: name of each column.
         row: row of the table.
         number: position of the structure, counted from 0, for errors.
     """
     if len(row) != len(names):
         raise DataError(
-            f"{folder / TABLE}: structure {number} ({row[0]}) has {len(row)} columns instead of "
+            f"{table}: structure {number} ({row[0]}) has {len(row)} columns instead of "
             f"{len(names)}; mend the line."
         )
-    atoms = single_structure(_file_of(folder, stems, row[0], number))
-    cells = zip(names[1:], row[1:], strict=True)
-    atoms.info.update({key: value_of(cell) for key, cell in cells if cell})
+    atoms = single_structure(_file_of(table, row[0], number))
+    for key, cell in zip(names[1:], row[1:], strict=True):
+        if cell:
+            add_property(atoms, key, value_of(cell))
     return atoms
 
 
@@ -108,6 +138,8 @@ def split_header(
     first = rows[0]
     if set(keys) <= set(first[1:]) and not any(is_number(cell) for cell in first[1:]):
         return first, rows[1:]
+    if not keys:  # to predict, no values are needed
+        keys = tuple(f"property_{number}" for number in range(1, len(first)))
     if len(first) != 1 + len(keys) or not all(is_number(cell) or not cell for cell in first[1:]):
         raise DataError(
             f"{table}: its first line {','.join(first)[:60]!r} neither names the targets "
@@ -116,25 +148,16 @@ def split_header(
     return ["id", *keys], rows
 
 
-def _by_stem(folder: Path) -> dict[str, list[Path]]:
-    """Return the files by their names without the last suffix, and without all suffixes."""
-    stems: dict[str, list[Path]] = {}
-    for entry in sorted(folder.iterdir()):
-        if entry.is_file() and entry.name != TABLE:
-            stems.setdefault(entry.name.split(".")[0], []).append(entry)
-            if entry.stem != entry.name.split(".")[0]:
-                stems.setdefault(entry.stem, []).append(entry)
-    return stems
-
-
-def _file_of(folder: Path, stems: dict[str, list[Path]], name: str, number: int) -> Path:
+def _file_of(table: Path, name: str, number: int) -> Path:
     """Find the file that a row of the table names; files outside of the folder are refused."""
-    candidates = [folder / name] if (folder / name).is_file() else stems.get(name, [])
-    inside = [file for file in candidates if file.resolve().is_relative_to(folder.resolve())]
+    folder = table.parent
+    inside = [
+        file for file in find_files(table, name) if file.resolve().is_relative_to(folder.resolve())
+    ]
     if len(inside) == 1:
         return inside[0]
     count = "no file" if not inside else f"{len(inside)} files"
     raise DataError(
-        f"{folder / TABLE}: structure {number} ({name}) names {count} of {folder}; "
-        "mend the line or add the file."
+        f"{table}: structure {number} ({name}) names {count} of {folder}; mend the line or add the "
+        "file."
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from ase import Atoms
 
-from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch, read_stamp
 from hydragnn_hpo.data.readers.tensors import atoms_of
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.optional_packages import explain_missing
@@ -63,8 +63,7 @@ def _load(path: Path) -> list[Any]:
     """Read a file; the latest is kept in memory, because its pieces are read one by one."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; correct the path.")
-    stat = path.stat()
-    return _read_once(path, (stat.st_mtime_ns, stat.st_size))
+    return _read_once(path, read_stamp(path))
 
 
 @functools.lru_cache(maxsize=1)

@@ -18,6 +18,7 @@ from hydragnn_hpo.data.readers.source import (
     Item,
     Reader,
     Source,
+    Value,
     is_number,
     open_text,
     text_errors,
@@ -196,9 +197,9 @@ def _make(cells: Sequence[Sequence[str]], charges: list[int], radicals: list[int
     return atoms
 
 
-def _parse_tags(record: Record) -> dict[str, float | str]:
+def _parse_tags(record: Record) -> dict[str, Value]:
     """Return the tags of a molecule; the value of each is in the lines up to a blank one."""
-    tags: dict[str, float | str] = {}
+    tags: dict[str, Value] = {}
     lines = iter(record[4:])
     for line in lines:
         if line.startswith(">"):

@@ -17,18 +17,19 @@ from hydragnn_hpo.data.readers.source import (
     Item,
     Reader,
     Source,
+    Value,
+    add_property,
     check_header,
     make_or_catch,
     open_text,
     read_rows,
+    read_stamp,
     read_text,
     value_of,
 )
-from hydragnn_hpo.errors import ConfigError, DataError, unknown
+from hydragnn_hpo.data.readers.structure_columns import NAMES, REACTION
+from hydragnn_hpo.errors import ConfigError, DataError, UnsupportedStructure, unknown
 from hydragnn_hpo.optional_packages import explain_missing
-
-NAMES = ("smiles", "canonical_smiles", "isomeric_smiles")
-"""Names of columns that hold SMILES."""
 
 _TRIES = 20
 """Largest number of attempts of RDKit to embed a molecule."""
@@ -75,10 +76,8 @@ def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
             yield name, smiles
             continue
         place = f"{source.path}: structure {number} ({smiles[:40]})"
-        atoms = make_or_catch(place, lambda s=smiles, p=place: _molecule(s, p, source.one_part))  # type: ignore[misc]
-        if isinstance(atoms, Atoms):
-            atoms.info.update({**info, "smiles": smiles})
-        yield name, atoms
+        make = functools.partial(_make, smiles, info, place, source.one_part)
+        yield name, make_or_catch(place, make)
 
 
 def count_smiles(source: Source) -> int | None:
@@ -105,7 +104,7 @@ def names_smiles(source: Source) -> bool:
 SMILES = Reader(count_smiles, read_smiles, extra="chem", takes=frozenset({"one_part"}))
 
 
-Properties = dict[str, float | str]
+Properties = dict[str, Value]
 """Values of a row of a table, by column."""
 
 Entries = list[tuple[str, str | DataError, Properties]]
@@ -114,13 +113,7 @@ Entries = list[tuple[str, str | DataError, Properties]]
 
 def _entries(source: Source) -> Entries:
     """Read a file; the latest is kept in memory, because its pieces are read one by one."""
-    try:
-        stamp = source.path.stat().st_mtime_ns, source.path.stat().st_size
-    except OSError as error:
-        raise DataError(
-            f"{source.path}: cannot be read ({error.strerror}); get the file again."
-        ) from error
-    return _read_once(source.path, stamp, source.structure_column)
+    return _read_once(source.path, read_stamp(source.path), source.structure_column)
 
 
 @functools.lru_cache(maxsize=1)
@@ -157,19 +150,76 @@ def _of_row(
     return smiles, {key: value_of(cell) for key, cell in cells.items() if cell}
 
 
-def _molecule(smiles: str, place: str, one_part: bool) -> Atoms:
-    """Compute positions of a molecule; the same SMILES always has the same positions."""
+def _make(smiles: str, info: Properties, place: str, one_part: bool) -> Atoms:
+    """Return a molecule with its properties.
+
+    A list with a number for each atom, or for each that the SMILES writes, is one of atoms, in the
+    order of the SMILES.
+
+    Raises:
+        DataError: there is such a list, and numbers of an atom map have another order.
+    """
+    lists = {len(value) for value in info.values() if isinstance(value, np.ndarray)}
+    atoms = _molecule(smiles, place, one_part, in_order=bool(lists))
+    atoms.info["smiles"] = smiles
+    written = [atom.GetAtomMapNum() for atom in _parse(smiles, True).GetAtoms()] if lists else []
+    if written != sorted(written) and {len(written), len(atoms)} & lists:
+        raise DataError(
+            f"{place} has values of atoms, and numbers of its atom map in another order than its "
+            "atoms; write the SMILES in the order of the values."
+        )
+    for name, value in info.items():
+        if isinstance(value, np.ndarray) and len(value) == len(written) < len(atoms):
+            unknown_rows = np.full((len(atoms) - len(value), *value.shape[1:]), np.nan)
+            value = np.concatenate((value, unknown_rows))
+        add_property(atoms, name, value)
+    return atoms
+
+
+def _parse(smiles: str, in_order: bool) -> Any:
+    """Return RDKit's molecule, without hydrogens that are not written; None for a wrong SMILES.
+
+    Args:
+        smiles: the SMILES.
+        in_order: keep its order of atoms, in which hydrogens may stand anywhere.
+    """
+    from rdkit import Chem
+
+    settings = Chem.SmilesParserParams()
+    settings.removeHs = not in_order
+    return Chem.MolFromSmiles(smiles, settings) if smiles else None
+
+
+def _molecule(smiles: str, place: str, one_part: bool, in_order: bool) -> Atoms:
+    """Compute positions of a molecule; the same SMILES always has the same positions.
+
+    Args:
+        smiles: its SMILES.
+        place: file and structure, for errors.
+        one_part: whether several parts are an error.
+        in_order: see ``_parse``.
+    """
     from rdkit import Chem
     from rdkit.Chem import Descriptors
 
+    if REACTION.search(smiles):
+        raise UnsupportedStructure(
+            f"{place} is a reaction (A>>B), for which no single structure stands; give the "
+            "reactant, the product, or a transition state with positions, as in extxyz."
+        )
     if len(smiles) > _LONGEST_SMILES:
         raise DataError(
             f"{place} has {len(smiles):,} characters, at most {_LONGEST_SMILES:,} are read; give "
             "the molecule with positions, as in extxyz."
         )
-    molecule = Chem.MolFromSmiles(smiles) if smiles else None
+    molecule = _parse(smiles, in_order)
     if molecule is None:
         raise DataError(f"{place} is no valid SMILES; mend or remove it.")
+    if any(atom.GetAtomicNum() == 0 for atom in molecule.GetAtoms()):
+        raise UnsupportedStructure(
+            f"{place} has open ends (*), as repeat units of polymers have, and no 3D structure; "
+            "close them with hydrogen: put [H] in place of each [*]."
+        )
     molecule = Chem.AddHs(molecule)
     parts = Chem.GetMolFrags(molecule)
     if one_part and len(parts) > 1:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import itertools
+import json
 import lzma
 import math
 import re
@@ -16,7 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ase import Atoms
+from numpy.typing import NDArray
 
 from hydragnn_hpo.errors import DataError, HydraError
 
@@ -97,13 +100,16 @@ class Reader:
 
 
 def in_one_piece(
-    read: Callable[[Source], Iterator[Item]], takes: frozenset[str] = frozenset()
+    read: Callable[[Source], Iterator[Item]],
+    takes: frozenset[str] = frozenset(),
+    read_units: Callable[[Source], Iterable[tuple[str, str]]] = lambda _: (),
 ) -> Reader:
     """Make a reader of a format that can only be read from its beginning.
 
     Args:
         read: yields name and structure of all structures of a file.
         takes: see ``Reader.takes``.
+        read_units: see ``Reader.read_units``.
     """
 
     def read_slice(source: Source, start: int, stop: int | None) -> Iterator[Item]:
@@ -117,7 +123,25 @@ def in_one_piece(
         with contextlib.closing(read(source)) as items:  # type: ignore[type-var]
             yield from itertools.islice(items, start, stop)
 
-    return Reader(lambda _: None, read_slice, takes=takes)
+    return Reader(lambda _: None, read_slice, takes=takes, read_units=read_units)
+
+
+def read_stamp(path: Path) -> tuple[int, int]:
+    """Read what changes when a file is written.
+
+    Returns:
+        Its time in nanoseconds, and its size in bytes.
+
+    Raises:
+        DataError: there is no such file, or it cannot be read.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); get the file again."
+        ) from error
+    return stat.st_mtime_ns, stat.st_size
 
 
 def make_or_catch(place: str, make: Callable[[], Atoms]) -> Atoms | DataError:
@@ -179,15 +203,16 @@ def count_lines(path: Path, pattern: re.Pattern[bytes]) -> float:
         return math.inf
 
 
-def read_rows(path: Path) -> list[list[str]]:
-    """Read a CSV file; blank lines are left out.
+def read_rows(path: Path, most: int | None = None) -> list[list[str]]:
+    """Read a CSV file, or its first rows; blank lines are left out.
 
     Raises:
         DataError: the file is unreadable, or its quotes do not match.
     """
     csv.field_size_limit(2**31 - 1)
     try:
-        rows = list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
+        lines = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+        rows = list(itertools.islice(lines, most))
     except csv.Error as error:
         raise DataError(f"{path}: is not a CSV file ({error}); mend it.") from error
     return [[cell.strip() for cell in row] for row in rows if any(cell.strip() for cell in row)]
@@ -204,15 +229,61 @@ def check_header(path: Path, header: Sequence[str]) -> None:
         raise DataError(f"{path}: two columns are named '{repeated[:60]}'; rename one of them.")
 
 
-def value_of(cell: str) -> float | str:
-    """Return a cell as a number if it is one, else as text.
+Value = float | str | NDArray[np.float64]
+"""What a cell of a table holds."""
 
+
+def value_of(cell: str) -> Value:
+    """Return a cell as a number or numbers if it holds these, else as text.
+
+    Numbers are a list as JSON, Python or NumPy writes it, or several between blanks or semicolons.
     Python reads ``1_000`` as a number, other programs do not: here it is text.
+
+    >>> value_of("1e3"), value_of("[[1, 2], [nan, 4]]").shape, value_of("0.1; 0.2").tolist()
+    (1000.0, (2, 2), [0.1, 0.2])
     """
     try:
         return cell if "_" in cell else float(cell)
     except ValueError:
+        return _parse_list(cell) if _LIST.fullmatch(cell) and re.search(r"\d", cell) else cell
+
+
+_LIST = re.compile(r"[\s\[\](),;+\-.\deENnaonul]+", re.ASCII)
+"""What lists of numbers are made of, and few texts are."""
+
+
+def _parse_list(cell: str) -> str | NDArray[np.float64]:
+    """Return the numbers of a list; the text itself where it is none."""
+    text = cell.strip().translate(str.maketrans("()", "[]"))
+    text = re.sub(r"(?i)\b(nan|none|null)\b", "NaN", text)
+    text = re.sub(r"\+(?=[\d.])", "", re.sub(r"(?<=\d)\.(?!\d)", ".0", text))  # JSON wants digits
+    if text[:1] != "[":
+        if "," in text:  # 3,14 is a number to some
+            return cell
+        text = "[" + re.sub(r"\s*[;\s]\s*", ",", text) + "]"
+    text = re.sub(r"(?<=[^\s,;\[])(\s*;\s*|\s+)(?=[^\s,;\]])", ",", text)
+    try:
+        return np.asarray(json.loads(text), dtype=np.float64)
+    except ValueError:
         return cell
+
+
+def add_property(atoms: Atoms, name: str, value: Any) -> None:
+    """Add a property to ``info``, and to ``arrays`` if it has a row of numbers for each atom.
+
+    Args:
+        atoms: the structure, which changes.
+        name: name of the property.
+        value: numbers in any nesting, text, or anything else.
+    """
+    atoms.info[name] = value
+    if isinstance(value, (list, tuple, np.ndarray)) and len(value) == len(atoms):
+        try:
+            rows = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError):  # texts, or rows of unequal length
+            return
+        if name not in atoms.arrays and rows.size:
+            atoms.arrays[name] = rows
 
 
 def is_number(cell: str) -> bool:

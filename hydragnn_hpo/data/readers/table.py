@@ -21,19 +21,25 @@ from hydragnn_hpo.data.readers.source import (
     Item,
     Reader,
     Source,
+    add_property,
     check_header,
     make_or_catch,
     read_rows,
+    read_stamp,
     read_text,
     value_of,
+)
+from hydragnn_hpo.data.readers.structure_columns import (
+    HEAD_ROWS,
+    KNOWN,
+    LAYOUT,
+    find_files,
+    is_json,
 )
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.sanitize import quote
 
 _ELEMENT = re.compile("[A-Z][a-z]?")
-
-HEAD_ROWS = 20
-"""Number of rows by which the columns of a table are recognised."""
 
 _FULL = 1e-3
 """Largest difference between 1 and the occupancy of a full site."""
@@ -126,14 +132,8 @@ def _is_triple(row: Any) -> bool:
     return is_three and all(type(number) in (int, float) for number in row)
 
 
-_LONGEST = 255
-"""Largest number of characters of a file name."""
-
 Rows = tuple[list[str], list[Sequence[Any]], list[str]]
 """The header of a table, its rows, and a name for each row."""
-
-KNOWN = ("structure", "atoms", "cif")
-"""Names of the column with the structures in JSON files, where the card names none."""
 
 
 def count_rows(source: Source) -> int | None:
@@ -181,8 +181,8 @@ def list_named_files(source: Source) -> Iterator[Path]:
     column = header.index(_column(source, header))
     for row in rows:
         cell = row[column] if isinstance(row, Sequence) and len(row) == len(header) else None
-        if isinstance(cell, str) and (file := _file_named(cell, source.path)) is not None:
-            yield file
+        if isinstance(cell, str | int):
+            yield from find_files(source.path, str(cell))
 
 
 TABLE = Reader(count_rows, read_table, list_other_files=list_named_files)
@@ -190,20 +190,12 @@ TABLE = Reader(count_rows, read_table, list_other_files=list_named_files)
 
 def _table(source: Source) -> Rows:
     """Read a table; the latest is kept in memory, because its pieces are read one by one."""
-    path = source.path
-    try:
-        stamp = path.stat().st_mtime_ns, path.stat().st_size
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}); get the file again."
-        ) from error
-    return _read_once(path, stamp)
+    return _read_once(source.path, read_stamp(source.path))
 
 
 @functools.lru_cache(maxsize=1)
 def _read_once(path: Path, stamp: tuple[int, int]) -> Rows:
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    if ".json" in suffixes:
+    if is_json(path):
         header, rows, names = _json(path)
     else:
         lines = read_rows(path)
@@ -237,8 +229,8 @@ def _json(path: Path) -> Rows:
         if len({len(column) for column in columns}) == 1:
             return list(content), list(zip(*columns, strict=True)), []
     raise DataError(
-        f"{path}: is neither a list of records, nor columns of equal length, nor a matbench file; "
-        "use another format."
+        f"{path}: is neither a list of records, nor columns of equal length, nor a matbench file: "
+        f"{LAYOUT}."
     )
 
 
@@ -251,7 +243,7 @@ def _column(source: Source, header: Sequence[str]) -> str:
     path, column = source.path, source.structure_column
     if column is None:
         candidates = [name for name in KNOWN if name in header]
-        if len(candidates) == 1 and ".csv" not in path.suffixes:
+        if len(candidates) == 1 and is_json(path):
             return candidates[0]
         raise ConfigError(
             f"{path}: is a table: name the column with the structures as structure_column in the "
@@ -272,36 +264,24 @@ def _atoms(header: Sequence[str], row: Sequence[Any], column: str, path: Path, p
     atoms = _structure(cells.pop(column), path, place)
     for key, cell in cells.items():
         value = value_of(cell) if isinstance(cell, str) else cell
-        if value is not None and value != "" and not _is_nan(value):
-            atoms.info[key] = value
+        is_nan = isinstance(value, float) and math.isnan(value)
+        if not (value is None or is_nan or (isinstance(value, str | list) and not value)):
+            add_property(atoms, key, value)
     return atoms
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
 
 
 def _structure(cell: Any, path: Path, place: str) -> Atoms:
     """Read a structure from a cell: a dictionary, CIF text, or a file next to the table."""
     if isinstance(cell, Mapping):
         return structure_of(cell, place)
-    text = str(cell or "").strip()
+    text = "" if cell is None else str(cell).strip()
     if "\n" in text:
         where = f"{path}: the CIF text of {place.rsplit(': ', 1)[-1]}"
         return single(structures_in(io.StringIO(text + "\n"), "cif", where), where)
-    file = _file_named(text, path)
-    if file is None:
+    files = find_files(path, text)
+    if len(files) != 1:
+        there = f"of which there are {len(files)}" if files else "which is not there"
         raise DataError(
-            f"{place} names the file '{text[:_LONGEST]}', which is not there; mend the line or add "
-            "the file."
+            f"{place} names the file '{text[:255]}', {there}; mend the line or add the file."
         )
-    return single_structure(file)
-
-
-def _file_named(cell: str, path: Path) -> Path | None:
-    """Return the file next to a table that a cell names; None where there is none."""
-    text = cell.strip()
-    if not text or "\n" in text or len(text) > _LONGEST:
-        return None
-    file = path.parent / text
-    return file if file.is_file() else None
+    return single_structure(files[0])

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load, save
 
-from hydragnn_hpo.data import Names, reserve_disk
+from hydragnn_hpo.data.columns import Names
+from hydragnn_hpo.data.store_parts import reserve_disk
 from hydragnn_hpo.ensemble.predict_output import PredictedRows, Share, Writer
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import whole_folder

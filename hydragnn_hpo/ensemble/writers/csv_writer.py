@@ -17,7 +17,7 @@ from hydragnn_hpo.ensemble.predict_output import (
     Writer,
     split_nodes,
 )
-from hydragnn_hpo.ensemble.prediction import HeadPrediction
+from hydragnn_hpo.ensemble.prediction import STRUCTURE_INDEX, HeadPrediction
 from hydragnn_hpo.files import write_pieces
 
 NODES = ".nodes"
@@ -42,7 +42,10 @@ class CsvWriter(Writer):
         """Render the lines of some structures."""
         share = {"": _text(line for rows in some for line in self._lines(rows))}
         if self._node:
-            share[NODES] = _text(line for rows in some for line in self._atoms(rows))
+            sizes = (len(rows.structures.ids) for rows in some)
+            starts = itertools.accumulate(sizes, initial=0)
+            pairs = zip(some, starts, strict=False)
+            share[NODES] = _text(line for rows, start in pairs for line in self._atoms(rows, start))
         return share
 
     def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
@@ -55,9 +58,9 @@ class CsvWriter(Writer):
         written = []
         if self._node:
             written.append(out.with_suffix(NODES + OutputFormat.CSV))
-            titles = _text([["id", "atom", "element", *self._titles(self._node)]])
-            lines = (share[NODES] for share in shares())
-            write_pieces(written[0], itertools.chain([titles], lines))
+            titles = ["id", STRUCTURE_INDEX, "atom", "element", *self._titles(self._node)]
+            lines = _count_structures(shares())
+            write_pieces(written[0], itertools.chain([_text([titles])], lines))
         return [*super().join(shares, out), *written]
 
     def _titles(self, heads: list[str]) -> list[str]:
@@ -86,8 +89,13 @@ class CsvWriter(Writer):
                 cells = [cell for of_head in columns for cell in of_head[row]]
                 yield [_inert(name), *cells, prediction.trust[row], "", *tail]
 
-    def _atoms(self, rows: PredictedRows) -> Iterator[list[str]]:
-        """Yield the cells of each atom of the good structures."""
+    def _atoms(self, rows: PredictedRows, before: int) -> Iterator[list[str]]:
+        """Yield the cells of each atom of the good structures.
+
+        Args:
+            rows: structures and their predictions.
+            before: number of structures before them in the chunk.
+        """
         columns = rows.structures.columns
         heads = [self._cells(name, rows.prediction.heads[name]) for name in self._node]
         numbers = split_nodes(columns, columns.numbers)
@@ -96,7 +104,16 @@ class CsvWriter(Writer):
             first = int(columns.node_offset[row])
             for atom, z in enumerate(numbers[row].tolist()):
                 cells = [cell for of_head in heads for cell in of_head[first + atom]]
-                yield [name, str(atom), chemical_symbols[z], *cells]
+                yield [name, str(before + place), str(atom), chemical_symbols[z], *cells]
+
+
+def _count_structures(shares: Iterable[Share]) -> Iterator[bytes]:
+    """Yield the lines of atoms with the number of their structure in the whole output."""
+    before = 0
+    for share in shares:
+        lines = csv.reader(io.StringIO(share[NODES].decode(), newline=""))
+        yield _text([line[0], str(before + int(line[1])), *line[2:]] for line in lines)
+        before += sum(1 for _ in csv.reader(io.StringIO(share[""].decode(), newline="")))
 
 
 def _number(value: float) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 
 from hydragnn_hpo.ensemble.predict_output import (
     OutputColumns,
-    OutputRecord,
     PredictedRows,
     Share,
     Writer,
@@ -50,7 +49,7 @@ class StructureRecord(TypedDict, total=False):
 
 
 class JsonLinesWriter(Writer):
-    """Writes ``NAME.jsonl``: first an ``OutputRecord``, then a ``StructureRecord`` per line."""
+    """Writes ``NAME.jsonl``: first units and provenance, then a ``StructureRecord`` per line."""
 
     def part(self, some: Sequence[PredictedRows]) -> Share:
         """Render the lines of some structures."""
@@ -63,7 +62,7 @@ class JsonLinesWriter(Writer):
 
 
 class JsonWriter(Writer):
-    """Writes ``NAME.json``: an ``OutputRecord`` with ``structures``, a list of them."""
+    """Writes ``NAME.json``: units, provenance and ``structures``, a ``StructureRecord`` each."""
 
     def part(self, some: Sequence[PredictedRows]) -> Share:
         """Render the records of some structures separated by commas."""
@@ -156,5 +155,5 @@ def _name_classes(
     return [named[a:b] for a, b in pairwise(ends)]
 
 
-def _line(value: OutputRecord | StructureRecord) -> bytes:
+def _line(value: dict[str, dict[str, str]] | StructureRecord) -> bytes:
     return json.dumps(replace_nonfinite(value), allow_nan=False).encode()

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.files import storage
@@ -122,7 +123,14 @@ class LauncherTransport(ABC):
     allocation = ""
 
     def __init__(
-        self, hosts: Sequence[str], *, run_dir: Path, address: str, ends_at: float
+        self,
+        hosts: Sequence[str],
+        *,
+        run_dir: Path,
+        address: str,
+        ends_at: float,
+        flags: Sequence[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Use some hosts; nothing is started yet.
 
@@ -131,10 +139,14 @@ class LauncherTransport(ABC):
             run_dir: folder of the run, for logs.
             address: address on which the controller listens.
             ends_at: when the allocation of the hosts ends, in seconds since the epoch.
+            flags: flags of the machine's profile for launchers of agents.
+            variables: environment variables for launchers, beside those of each start.
         """
         self.hosts = tuple(hosts)
         self.address = address
         self.ends_at = ends_at
+        self._flags = tuple(flags)
+        self._variables = variables
         self._folder = run_dir / "agents"
         self._launchers: list[_Launcher] = []
         self._news: list[HostNews] = []
@@ -156,7 +168,8 @@ class LauncherTransport(ABC):
             StorageError: a folder cannot be made in it.
         """
         self._make_folder()
-        check_shared_folder(self._launcher_argv("all", self.hosts), self._folder, environment)
+        launcher = self._launcher_argv("all", self.hosts)
+        check_shared_folder(launcher, self._folder, {**environment, **self._variables})
 
     def _find_ended(self, lines: Sequence[str]) -> dict[str, str]:
         """Return the hosts of which a running launcher reports that their agent has ended.
@@ -204,7 +217,7 @@ class LauncherTransport(ABC):
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=dict(environment),
+                    env={**environment, **self._variables},
                     start_new_session=True,
                 )
         except (OSError, StorageError) as error:

@@ -8,14 +8,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hydragnn_hpo.config import SiteConfig
+from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.files import FILE_MODE, storage
-from hydragnn_hpo.launching.environment import OWN, Software
 from hydragnn_hpo.launching.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD
 from hydragnn_hpo.launching.process_control import AGENT, HOST, end_tagged, host_tag
 from hydragnn_hpo.launching.profile_adapter import UNKNOWN, layout_of
 from hydragnn_hpo.launching.slots import Layout, detect_slots
+from hydragnn_hpo.launching.transports.agent_software import OWN, Software
 from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews, agent_argv
 
 HERE = "local"

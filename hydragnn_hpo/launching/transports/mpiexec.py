@@ -12,9 +12,7 @@ Intel's and Open MPI's ``mpiexec`` end all agents if one is lost; all are then s
 
 import functools
 import os
-import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,12 +23,10 @@ from hydragnn_hpo.files import write_text
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.host_network import first_there, own_address
 from hydragnn_hpo.launching.profile_adapter import site_of
-from hydragnn_hpo.launching.slurm_allocation import (
-    check_host_name,
-    step_environment,
-    without_excluded,
-)
+from hydragnn_hpo.launching.scheduler_commands import find_mpiexec
+from hydragnn_hpo.launching.slurm_allocation import step_environment, without_excluded
 from hydragnn_hpo.launching.transports.launched_agents import LauncherTransport
+from hydragnn_hpo.launching.transports.pbs_batch import pbs_hosts
 from hydragnn_hpo.launching.transports.transport import AgentCall, agent_argv
 from hydragnn_hpo.walltime import WallTime
 
@@ -40,40 +36,6 @@ HERE = "local"
 _PALS = {"PALS_ABORT_ON_FAILURE": "0", "PALS_CPU_BIND": "none"}
 
 _VERSION_SECONDS = 30.0
-
-
-def find_mpiexec() -> str:
-    """Return the ``mpiexec`` of our own environment, or the first on PATH.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    own = Path(sys.executable).parent / "mpiexec"
-    program = str(own) if own.exists() else shutil.which("mpiexec")
-    if program is None:
-        raise ConfigError("no mpiexec is beside our Python or on PATH: load an MPI.")
-    return program
-
-
-def pbs_hosts(environment: Mapping[str, str]) -> list[str]:
-    """Return the hosts of the PBS job of this process; empty outside a PBS job.
-
-    Raises:
-        ConfigError: its node file cannot be read, or contains an invalid host name.
-    """
-    path = environment.get("PBS_NODEFILE")
-    if path is None:
-        return []
-    if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
-        raise ConfigError(f"{path} (PBS_NODEFILE): is no ordinary file; run inside a PBS job.")
-    try:
-        lines = Path(path).read_text(errors="replace").splitlines()
-    except OSError as error:
-        raise ConfigError(
-            f"{path} (PBS_NODEFILE): cannot be read ({error.strerror}); run inside a PBS job."
-        ) from error
-    names = (line.strip() for line in lines)  # one per slot
-    return list(dict.fromkeys(check_host_name(name) for name in names if name))
 
 
 def mpiexec_argv(
@@ -183,15 +145,21 @@ class MpiexecTransport(LauncherTransport):
         Raises:
             ConfigError: there is no ``mpiexec``.
         """
-        super().__init__(hosts, run_dir=run_dir, address=address, ends_at=ends_at)
         self._program = find_mpiexec()
-        self._flags = (*agent_flags(self._program), *flags)
+        super().__init__(
+            hosts,
+            run_dir=run_dir,
+            address=address,
+            ends_at=ends_at,
+            flags=(*agent_flags(self._program), *flags),
+            variables=_PALS,
+        )
 
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
         """Start an ``mpiexec`` with an agent on each of these hosts."""
         name = self._next_name(call)
         agent = agent_argv(host_file=self._host_file(name).absolute())
-        environment = step_environment(call.whole_environment(), self.ends_at) | _PALS
+        environment = step_environment(call.whole_environment(), self.ends_at)
         self._launch(name, agent, hosts=hosts, environment=environment)
 
     def _host_file(self, name: str) -> Path:

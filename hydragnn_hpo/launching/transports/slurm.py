@@ -10,7 +10,6 @@ from pathlib import Path
 
 from hydragnn_hpo.config import MachineConfig, ProfileConfig
 from hydragnn_hpo.errors import JobError
-from hydragnn_hpo.launching.environment import OWN, Software, equip
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.host_network import first_there, own_address
 from hydragnn_hpo.launching.profile_adapter import site_of
@@ -25,6 +24,7 @@ from hydragnn_hpo.launching.slurm_allocation import (
     step_argv,
     step_environment,
 )
+from hydragnn_hpo.launching.transports.agent_software import OWN, Software, equip
 from hydragnn_hpo.launching.transports.launched_agents import LauncherTransport
 from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews, agent_argv
 
@@ -112,9 +112,9 @@ class SlurmTransport(LauncherTransport):
             run_dir=run_dir,
             address=allocation.address,
             ends_at=allocation.ends_at,
+            flags=flags,
         )
         self.allocation = allocation.job
-        self._flags = tuple(flags)
         self._software = software
         self._requests: list[_Request] = []
         self._state: SchedulerCommand | None = None

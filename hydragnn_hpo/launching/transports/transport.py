@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from hydragnn_hpo.launching.environment import OWN, Software, import_path
 from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.link import ADDRESS, address_file
-from hydragnn_hpo.launching.packed_environment import PATH
 from hydragnn_hpo.launching.process_control import AGENT, HOST, RUN, ZYGOTE
+from hydragnn_hpo.launching.transports.agent_software import OWN, Software, import_path
+from hydragnn_hpo.packed_environment import PATH
 
 _MODULE = "hydragnn_hpo.launching.agent"
 

@@ -26,6 +26,7 @@ from hydragnn_hpo.model.convs.pnaeq import PNAEqConv
 from hydragnn_hpo.model.convs.pnaplus import PNAPlusConv
 from hydragnn_hpo.model.convs.sage import SAGEConv
 from hydragnn_hpo.model.convs.schnet import SchNetConv
+from hydragnn_hpo.model.convs.tensornet import TensorNetConv
 
 CONVS: dict[str, type[nn.Module]] = {
     "gin": GINConv,
@@ -43,6 +44,7 @@ CONVS: dict[str, type[nn.Module]] = {
     "mace": MACEConv,
     "et": ETConv,
     "alignn": AlignnConv,
+    "tensornet": TensorNetConv,
 }
 
 __all__ = ["CONVS"]

@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.angular import AlignnOptions, keeps_angles, sees_angles
 from hydragnn_hpo.model.edges import Edges, envelope
-from hydragnn_hpo.model.kernels.eager_gates import silu_of_norm
-from hydragnn_hpo.model.kernels.edge_functions import update_gated_edges
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.scatter import Links, gather_nodes
+from hydragnn_hpo.model.messages import Links, silu_of_norm, update_gated_edges
 from hydragnn_hpo.model.triplets import find_triplets, legendre
 
 
@@ -162,6 +160,7 @@ class AlignnConv(nn.Module):
             return BondState(bonds, None)
         triplets = find_triplets(edges, self.reach)
         weight = envelope(edges.lengths, self.reach).unsqueeze(-1)
-        both = [gather_nodes(weight, triplets.links, end) for end in ("sender", "receiver")]
+        links = triplets.links
+        weights = links.at_sender(weight) * links.at_receiver(weight)
         features = F.silu(self.bend(legendre(triplets.cosines, self.orders)))
-        return BondState(bonds, AngleState(features, both[0] * both[1], triplets.links))
+        return BondState(bonds, AngleState(features, weights, links))

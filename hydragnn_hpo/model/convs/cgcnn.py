@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import CGCNNOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.edge_functions import gated_product_sum
+from hydragnn_hpo.model.messages import gated_product_sum
 
 
 class CGCNNConv(nn.Module):

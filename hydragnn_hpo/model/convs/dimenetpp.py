@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.angular import DimeNetPPOptions
 from hydragnn_hpo.model.edges import Edges, envelope
-from hydragnn_hpo.model.kernels.edge_functions import activate_rows
-from hydragnn_hpo.model.kernels.passes import triplet_sum
-from hydragnn_hpo.model.scatter import Links, multiply_by_filters, sum_ends
+from hydragnn_hpo.model.messages import Links, activate_rows, triplet_sum
 from hydragnn_hpo.model.triplets import SphericalBessel, find_triplets, legendre
 
 
@@ -143,11 +141,11 @@ class DimeNetPPConv(nn.Module):
             own = self.own(messages)
         else:
             messages, angles = state
-            own = sum_ends(*ends, self.own(messages), links)
+            own = edges.sum_ends(*ends, self.own(messages))
         other = activate_rows(self.other(messages), links)
-        filtered = multiply_by_filters(other, self.filter(edges.pair_basis))
+        filtered = links.filter_messages(other, self.filter(edges.pair_basis))
         angular = self.angular(activate_rows(self.down(filtered), links), angles)
-        up = self.up(multiply_by_filters(angular, angles.envelope))
+        up = self.up(links.filter_messages(angular, angles.envelope))
         joint = activate_rows(own, links) + activate_rows(up, links)
         for block in self.before:
             joint = block(joint, links)
@@ -155,7 +153,7 @@ class DimeNetPPConv(nn.Module):
         for block in self.after:
             messages = block(messages, links)
         gate = self.gate(edges.pair_basis) * edges.pair_envelope
-        return self.out(edges.sum_messages(multiply_by_filters(messages, gate))), DirectedState(
+        return self.out(edges.sum_messages(links.filter_messages(messages, gate))), DirectedState(
             messages, angles
         )
 

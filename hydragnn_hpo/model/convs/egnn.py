@@ -9,13 +9,15 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import EGNNOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.edge_functions import activate_ends, gated_linear_sum
 from hydragnn_hpo.model.layers import mlp
+from hydragnn_hpo.model.messages import activate_ends, gated_linear_sum
 
 
 class EGNNConv(nn.Module):
     """Send to each node a function of both ends and their distance.
 
+    ``m_ij = phi_e(x_i, x_j, d_ij)``, ``m_i = sum_j w_ij sigmoid(gate(m_ij)) m_ij`` with envelopes
+    ``w``, and ``x_i' = phi_x(x_i, m_i)``.
     The first linear map of the message is split into parts for nodes and basis, whose results are
     added on the edges: the same function, with F * F operations per node instead of per edge.
     Source: Satorras et al. (2021), arXiv:2102.09844, eqs. 3, 5, 6 and 8.
@@ -43,9 +45,8 @@ class EGNNConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        ends = self.receive(scalars), self.send(scalars)
-        hidden = activate_ends(*ends, self.measure(edges.pair_basis), edges.links)
-        gathered = gated_linear_sum(
-            hidden, self.message, self.gate, edges.pair_envelope, edges.links
-        )
+        links, weights = edges.links, edges.pair_envelope
+        measured = self.measure(edges.pair_basis)
+        hidden = activate_ends(self.receive(scalars), self.send(scalars), measured, links)
+        gathered = gated_linear_sum(hidden, self.message, self.gate, weights, links)
         return self.update(torch.cat((scalars, gathered), dim=-1)), None

@@ -1,6 +1,6 @@
 """Equivariant transformer: attention along the edges without a softmax, with a vector channel.
 
-Shapes: N nodes, E edges, P rows of a filter (see ``scatter``),
+Shapes: N nodes, E edges, P rows of a filter (see ``messages``),
 F features, H heads; head h owns the h-th of H equal parts of the features.
 """
 
@@ -12,7 +12,7 @@ from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.vector import ETOptions, sent_channels
 from hydragnn_hpo.model.convs.painn import RadialFilters, VectorUpdate, send_vectors
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.passes import attention_sum, edge_scores
+from hydragnn_hpo.model.messages import attention_sum, edge_scores
 
 
 class ETConv(nn.Module):

@@ -10,10 +10,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import GATOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.eager_edge_functions import leaky_silu
-from hydragnn_hpo.model.kernels.edge_functions import activate_ends
-from hydragnn_hpo.model.kernels.passes import weighted_sum
-from hydragnn_hpo.model.scatter import segment_max
+from hydragnn_hpo.model.messages import activate_ends, leaky_silu, weighted_sum
 
 
 class GATConv(nn.Module):
@@ -58,7 +55,7 @@ class GATConv(nn.Module):
         joint = activate_ends(received, sent, measured, edges.links, slope=self.slope)
         lead = _scores(joint, by_head) - edges.at_receiver(own)
         # The largest exponent is subtracted, as in any softmax, so that none overflows.
-        top = segment_max(lead.detach(), edges.links)
+        top = edges.links.largest(lead.detach())
         weights = (lead - edges.at_receiver(top)).exp() * edges.envelope
         alone = (-top).exp()
         message = weighted_sum(sent, weights, edges.links) + sent * self._spread(alone)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.vector import MACEOptions, Path, Plan, pairs, start
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.passes import coupled_sum
+from hydragnn_hpo.model.messages import coupled_sum, filtered_sum
 from hydragnn_hpo.model.tensor_product import coupling_coefficients, spherical_harmonics
 
 
@@ -142,7 +142,7 @@ class NeighborMoments(nn.Module):
         """Sum features of one degree, coupled to harmonics of another, at receivers, [N, C, F]."""
         one, two = degrees
         if two == 0:
-            return edges.filtered_sum(sent, filters)
+            return filtered_sum(sent, filters, edges.links)
         matrix = self.get_buffer(f"couple_{one}{two}")
         mixing = harmonics[:, start(two) : start(two + 1)] @ matrix.to(harmonics.dtype)
         rows = matrix.shape[1] // (2 * one + 1)

@@ -10,10 +10,14 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.vector import PaiNNOptions, sent_channels
-from hydragnn_hpo.model.activations import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.passes import directed_sum, vector_messages_sum
 from hydragnn_hpo.model.layers import mlp
+from hydragnn_hpo.model.messages import (
+    ShiftedSoftplus,
+    directed_sum,
+    filtered_sum,
+    vector_messages_sum,
+)
 
 
 def send_vectors(
@@ -23,6 +27,9 @@ def send_vectors(
     edges: Edges,
 ) -> Tensor:
     """Send directions and vectors to neighbours.
+
+    ``v_i + sum_j W1_ij n1_j r_ij + W2_ij n2_j v_j``, with filters ``W``, factors ``n`` of the
+    sender, and directions ``r``.
 
     Args:
         vectors: vectors of the nodes, [N, 3, F]; None in the first layer.
@@ -36,11 +43,12 @@ def send_vectors(
 
     Source: Schuett et al. (2021), arXiv:2102.03150, eq. 8.
     """
-    given = (nodes[0], filters[0], edges.directions)
+    directions, links = edges.directions, edges.links
     if vectors is None:
-        return directed_sum(*given, edges.links)
+        return directed_sum(nodes[0], filters[0], directions, links)
     carried = vectors * nodes[1].unsqueeze(1)
-    return vectors + vector_messages_sum(*given, carried, filters[1], edges.links)
+    sums = vector_messages_sum(nodes[0], filters[0], directions, carried, filters[1], links)
+    return vectors + sums
 
 
 class RadialFilters(nn.Module):
@@ -65,6 +73,8 @@ class RadialFilters(nn.Module):
 class VectorUpdate(nn.Module):
     """Mix the scalars and vectors of a node.
 
+    ``s' = shift + mixed <left, right>`` and ``v' = v + scale left``, where left and right are mixes
+    of v, and shift, mixed and scale come from s and the length of right.
     Source: Schuett et al. (2021), arXiv:2102.03150, eqs. 9 and 10.
     """
 
@@ -93,7 +103,8 @@ PAINN_ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "ssp": Shifted
 class PaiNNConv(nn.Module):
     """One message block and one update block.
 
-    Scalars are invariant under rotation; vectors rotate with the structure.
+    Scalars are invariant under rotation; vectors rotate with the structure. The message block is
+    ``s_i + sum_j W_ij phi(s_j)``, and that of ``send_vectors``.
     Source: Schuett et al. (2021), arXiv:2102.03150, eqs. 7-10.
     """
 
@@ -120,7 +131,7 @@ class PaiNNConv(nn.Module):
         """
         to_scalar, *to_vectors = self.filters(edges)
         scalar_values, *vector_values = self.send(scalars).chunk(self.sent, dim=-1)
-        message = edges.filtered_sum(scalar_values, to_scalar)
+        message = filtered_sum(scalar_values, to_scalar, edges.links)
         vectors = send_vectors(state, vector_values, to_vectors, edges)
         change, vectors = self.update(scalars + message, vectors)
         return message + change, vectors

@@ -12,7 +12,7 @@ from hydragnn_hpo.config import Config
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import AGGREGATIONS, PNAOptions, aggregator_copies
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
+from hydragnn_hpo.model.messages import aggregate_messages
 
 SMALL = 0.25
 """Scale below which a spread is flattened to 0: the plain root of a variance would rise from 0 so
@@ -80,6 +80,9 @@ class PNAConv(nn.Module):
     The map is split into parts for nodes and pairs, whose results are added on the edges.
     Source: Corso et al. (2020), arXiv:2004.05718, eq. 9.
     """
+
+    smooth = False
+    """Where neighbours are alike, the gradients of maxima and minima over them have a step."""
 
     def __init__(self, dimensions: Dimensions, options: PNAOptions) -> None:
         """Build one layer."""

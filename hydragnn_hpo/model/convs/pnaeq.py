@@ -20,6 +20,9 @@ class PNAEqConv(nn.Module):
     arXiv:2102.03150, eqs. 8-10.
     """
 
+    smooth = False
+    """Where neighbours are alike, the gradients of maxima and minima over them have a step."""
+
     def __init__(self, dimensions: Dimensions, options: PNAEqOptions) -> None:
         """Build one layer."""
         super().__init__()

@@ -20,6 +20,9 @@ class PNAPlusConv(nn.Module):
     et al. (2020), arXiv:2003.03123, as in HydraGNN's stack of this name.
     """
 
+    smooth = False
+    """Where neighbours are alike, the gradients of maxima and minima over them have a step."""
+
     def __init__(self, dimensions: Dimensions, options: PNAPlusOptions) -> None:
         """Build one layer."""
         super().__init__()

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import SAGEOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.scatter import segment_max
 
 
 class SAGEConv(nn.Module):
     """Combine each node with the mean, sum or maximum of its neighbours.
 
+    ``x_i' = silu(own(x_i) + neighbors(aggregate_j(x_j)))``; the maximum is that of ``pool(x_j)``.
     A neighbour is weighted by its envelope; the mean is that of ``Edges.faded_mean``.
     Source: Hamilton et al. (2017), arXiv:1706.02216, algorithm 1 and eq. 3; SiLU replaces ReLU.
     """
@@ -46,5 +46,5 @@ class SAGEConv(nn.Module):
             return edges.faded_mean(scalars)
         if self.pool is None:
             return edges.faded_sum(scalars)
-        messages = F.silu(self.pool(scalars))
-        return segment_max(edges.at_sender(messages) * edges.envelope, edges.links)
+        pooled = edges.at_sender(F.silu(self.pool(scalars)))
+        return edges.links.largest(pooled * edges.envelope)

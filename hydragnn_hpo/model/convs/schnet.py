@@ -7,14 +7,15 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import SchNetOptions
-from hydragnn_hpo.model.activations import ShiftedSoftplus
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.kernels.edge_functions import activate_rows
+from hydragnn_hpo.model.messages import ShiftedSoftplus, activate_rows, filtered_sum
 
 
 class SchNetConv(nn.Module):
     """Mix each node with its neighbours by filters computed from their distance.
 
+    ``x_i' = out(sum_j into(x_j) * W(d_ij))``, where the filters ``W`` are a perceptron of radial
+    functions times the envelope.
     Source: Schuett et al. (2017), arXiv:1706.08566.
     """
 
@@ -43,7 +44,8 @@ class SchNetConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        first, _, last = self.filter
-        hidden = activate_rows(first(edges.pair_basis), edges.links, "softplus")
-        filters = last(hidden) * edges.pair_envelope
-        return self.out(edges.filtered_sum(self.into(scalars), filters)), None
+        expand, _, mix = self.filter
+        hidden = activate_rows(expand(edges.pair_basis), edges.links, "softplus")
+        filters = mix(hidden) * edges.pair_envelope
+        gathered = filtered_sum(self.into(scalars), filters, edges.links)
+        return self.out(gathered), None

@@ -20,8 +20,8 @@ from msgspec import Meta, Struct
 from torch import Tensor, nn
 
 from hydragnn_hpo.data import Batch
+from hydragnn_hpo.kernels import Links
 from hydragnn_hpo.model.edges import pair_vectors
-from hydragnn_hpo.model.scatter import Links, segment_sum, split_ways, sum_messages
 
 Size = Annotated[int, Meta(ge=1, le=1024)]
 Length = Annotated[float, Meta(gt=0, le=20)]
@@ -103,8 +103,7 @@ def add_rows(tables: Sequence[Tensor], rows: Tensor) -> Tensor:
     Returns:
         [n, F].
     """
-    starts = torch.arange(0, rows.numel() + 1, len(tables))
-    return segment_sum(torch.cat(tuple(tables)), rows.flatten(), starts)
+    return F.embedding_bag(rows, torch.cat(tuple(tables)), mode="sum")
 
 
 class GatedActivation(nn.Module):
@@ -162,9 +161,7 @@ class AtomConv(nn.Module):
         """
         tables = (self.receiver(atoms), self.sender(atoms), self.bond(bonds))
         messages = self.message(add_rows(tables, rows))
-        for part, values in split_ways(messages, weights):
-            part.mul_(values)
-        change: Tensor = self.out(sum_messages(messages, links))
+        change: Tensor = self.out(links.sum_messages(links.filter_messages(messages, weights)))
         return change
 
 
@@ -271,7 +268,9 @@ class BondConv(nn.Module):
         messages = self.message(self.inputs(centers, bonds, values, angles)).mul_(weights)
         order = torch.arange(len(messages))
         sums = torch.empty_like(centers)
-        sums[angles.arms] = segment_sum(messages, order, angles.starts)
+        sums[angles.arms] = F.embedding_bag(
+            order, messages, angles.starts, mode="sum", include_last_offset=True
+        )
         change: Tensor = self.out(sums[: len(bonds)] + sums[len(bonds) :])
         return change
 

@@ -24,22 +24,17 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config import check_own_name
-from hydragnn_hpo.data import Place, Rules, columns_of, graph_of
+from hydragnn_hpo.config.trunk_specs import check_own_name
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.files import write_bytes
 from hydragnn_hpo.model.trunks.chgnet import CHGNetConfig
 from hydragnn_hpo.model.trunks.frozen_trunk import (
     FrozenTrunk,
+    columns_to_describe,
     find_trunk,
     open_trunk,
 )
-from hydragnn_hpo.model.trunks.mace import (
-    INTERACTIONS,
-    MACEConfig,
-    MACENetwork,
-    import_mace,
-)
+from hydragnn_hpo.model.trunks.mace import INTERACTION, MACEConfig, MACENetwork, import_mace
 
 NOT_NAMED = "structures that its file does not name"
 """Training data of a model whose converter was given none."""
@@ -48,8 +43,8 @@ TOLERANCE = 1e-4
 """Largest difference of a feature from that of the package's own module, of the largest one."""
 
 
-_HALVES = ("core", "gate")
-"""Halves of a gated perceptron of the package."""
+_HALVES = {"core": "bn1", "gate": "bn2"}
+"""Halves of a gated perceptron of the package, and their norms."""
 
 CHGNET_SIZES = {
     "features": "atom_fea_dim",
@@ -187,8 +182,7 @@ def _compare(file: Path, trunk: FrozenTrunk, original: nn.Module) -> None:
     some = [elements[n * len(elements) // 8] for n in range(8)]
     random = np.random.default_rng(1)
     atoms = Atoms(some, random.uniform(0.0, 6.0, (8, 3)), cell=[6.0, 6.2, 6.4], pbc=True)
-    rules = Rules(cutoff=1.0, min_distance=0.0, targets={})
-    columns = columns_of([graph_of(atoms, Place(file, 0, "probe"), rules)], {})
+    columns = columns_to_describe([atoms])
     ours = trunk.features(columns, [0])
     theirs = msgspec.structs.replace(trunk, network=original).features(columns, [0])
     if not np.abs(ours - theirs).max() <= TOLERANCE * np.abs(theirs).max():
@@ -226,7 +220,8 @@ def _read_mace(file: Path, content: bytes) -> _Network:
         unused = ("readouts.", "atomic_energies_fn.", "scale_shift.", "pair_repulsion_fn.")
         kept = {key: value for key, value in state.items() if not key.startswith(unused)}
         lacking = network.model.load_state_dict(kept, strict=False)
-        if lost := [*lacking.unexpected_keys, *(set(lacking.missing_keys) & _learned(network))]:
+        learned = {name for name, _ in network.model.named_parameters()}
+        if lost := [*lacking.unexpected_keys, *(set(lacking.missing_keys) & learned)]:
             raise ValueError(f"it has '{lost[0]}'")
     except (AttributeError, KeyError, RuntimeError, ValueError, msgspec.ValidationError) as error:
         raise DataError(
@@ -240,36 +235,34 @@ def _read_mace(file: Path, content: bytes) -> _Network:
     return _Network("mace", config, weights, elements, f"mace-torch {version}", original)
 
 
-def _learned(network: MACENetwork) -> set[str]:
-    return {name for name, _ in network.model.named_parameters()}
-
-
 def _describe_mace(module: Any) -> MACEConfig:
     """Return the sizes of a module of the package, checked."""
-    words = {name: word for word, name in INTERACTIONS.items()}
     radial = module.radial_embedding
-    kinds = {"BesselBasis": "bessel", "GaussianBasis": "gaussian", "ChebychevBasis": "chebyshev"}
-    changed = type(getattr(radial, "distance_transform", None)).__name__
-    irreps = module.products[0].linear.irreps_out
-    inner = module.interactions[0].conv_tp_weights.hs[1:-1]
+    transform = getattr(radial, "distance_transform", None)
+    radial_parts = {type(part).__name__ for part in (radial.bessel_fn, transform)}
+    if foreign := radial_parts - {"BesselBasis", "AgnesiTransform", "NoneType"}:
+        raise ValueError(f"it has a {min(foreign)}")
+    if not getattr(radial, "apply_cutoff", True):
+        raise ValueError("its weights of edges fade at the cutoff")
+    prefix, suffix = INTERACTION.split("{}")
+    kinds = [type(each).__name__ for each in module.interactions]
+    kinds = [name.removeprefix(prefix).removesuffix(suffix) for name in kinds]
     correlation = len(module.products[0].symmetric_contractions.contractions[0].weights) + 1
     values = {
         "elements": module.atomic_numbers.tolist(),
         "features": module.node_embedding.linear.irreps_out.dim,
-        "order": irreps.lmax,
+        "order": module.products[0].linear.irreps_out.lmax,
         "harmonics": module.spherical_harmonics.irreps_out.lmax,
         "correlation": correlation,
         "convolutions": len(module.interactions),
-        "first": words[type(module.interactions[0]).__name__],
-        "later": words[type(module.interactions[-1]).__name__],
+        "first": kinds[0],
+        "later": kinds[-1],
         "cutoff": float(module.r_max),
         "radial": int(radial.out_dim),
-        "radial_kind": kinds[type(radial.bessel_fn).__name__],
-        "transform": {"AgnesiTransform": "Agnesi", "SoftTransform": "Soft"}.get(changed, "None"),
+        "agnesi": transform is not None,
         "envelope": int(radial.cutoff_fn.p),
-        "hidden": list(inner),
+        "hidden": module.interactions[0].conv_tp_weights.hs[1:-1],
         "neighbors": float(module.interactions[0].avg_num_neighbors),
-        "envelope_on_weights": not getattr(radial, "apply_cutoff", True),
         "reduced_couplings": bool(getattr(module, "use_reduced_cg", False)),
     }
     return msgspec.convert(values, MACEConfig)
@@ -292,43 +285,40 @@ def rename_chgnet(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     made = {f"{new}.frequencies": state[f"{old}.frequencies"] for new, old in _FREQUENCIES.items()}
     made["reference_energies"] = state["composition_model.fc.weight"].flatten()
-    for new, old in _RENAMED.items():
+
+    def copy(new: str, old: str) -> None:
         for kind in ("weight", "bias"):
             if f"{old}.{kind}" in state:
                 made[f"{new}.{kind}"] = state[f"{old}.{kind}"]
 
-    def add_inputs(new: str, old: str, layer: int, parts: Sequence[str], biased: str) -> None:
+    def add_inputs(new: str, old: str, parts: Sequence[str], biased: str) -> None:
         """Split the first layer of both halves by its inputs."""
-        weights = torch.cat([state[f"{old}.mlp_{half}.layers.{layer}.weight"] for half in _HALVES])
+        weights = torch.cat([state[f"{old.format(half)}.weight"] for half in _HALVES])
         for part, piece in zip(parts, weights.chunk(len(parts), dim=1), strict=True):
             made[f"{new}.{part}.weight"] = piece.contiguous()
-        biases = [state[f"{old}.mlp_{half}.layers.{layer}.bias"] for half in _HALVES]
+        biases = [state[f"{old.format(half)}.bias"] for half in _HALVES]
         made[f"{new}.{biased}.bias"] = torch.cat(biases)
 
-    def add_activation(new: str, old: str) -> None:
-        for half, norm in zip(_HALVES, ("bn1", "bn2"), strict=True):
-            for kind in ("weight", "bias"):
-                made[f"{new}.{half}_norm.{kind}"] = state[f"{old}.{norm}.{kind}"]
-
     def add_messages(new: str, old: str, block: str) -> None:
-        for half in _HALVES:
-            for kind in ("weight", "bias"):
-                name = f"{old}.{block}.mlp_{half}.layers.3.{kind}"
-                made[f"{new}.message.{half}.{kind}"] = state[name]
-        add_activation(f"{new}.message.activation", f"{old}.{block}")
-        made[f"{new}.out.weight"] = state[f"{old}.mlp_out.layers.1.weight"]
+        for half, norm in _HALVES.items():
+            copy(f"{new}.message.{half}", f"{old}.{block}.mlp_{half}.layers.3")
+            copy(f"{new}.message.activation.{half}_norm", f"{old}.{block}.{norm}")
+        copy(f"{new}.out", f"{old}.mlp_out.layers.1")
 
+    for new, old in _RENAMED.items():
+        copy(new, old)
     ends, angle = ("receiver", "bond", "sender"), ("first", "second", "angle", "center")
     for i in range(4):
         new, old = f"atom_convs.{i}", f"atom_conv_layers.{i}"
-        add_inputs(new, f"{old}.twoBody_atom", 0, ends, "receiver")
+        add_inputs(new, f"{old}.twoBody_atom.mlp_{{}}.layers.0", ends, "receiver")
         add_messages(new, old, "twoBody_atom")
     for i in range(3):
         new, old = f"bond_convs.{i}", f"bond_conv_layers.{i}"
-        add_inputs(f"{new}.inputs", f"{old}.twoBody_bond", 0, angle, "center")
+        add_inputs(f"{new}.inputs", f"{old}.twoBody_bond.mlp_{{}}.layers.0", angle, "center")
         add_messages(new, old, "twoBody_bond")
     for i in range(2):
         new, old = f"angle_updates.{i}", f"angle_layers.{i}.twoBody_bond"
-        add_inputs(f"{new}.inputs", old, 1, angle, "center")
-        add_activation(f"{new}.activation", old)
+        add_inputs(f"{new}.inputs", f"{old}.mlp_{{}}.layers.1", angle, "center")
+        for half, norm in _HALVES.items():
+            copy(f"{new}.activation.{half}_norm", f"{old}.{norm}")
     return made

@@ -4,26 +4,35 @@ A worker is ``python -m hydragnn_hpo.model.trunks.embed STORE TRUNK SEED``. Work
 several hosts, share the pieces of one cache by their files alone.
 """
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import numpy as np
 import torch
+from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import TRUNKS, TrunkSpec, check_elements
+from hydragnn_hpo.config import TRUNKS, TrunkSpec
+from hydragnn_hpo.config.trunk_specs import check_elements
 from hydragnn_hpo.data import Columns, FeatureCache, GraphSet, close, open_store
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, JobError, answer_of
 from hydragnn_hpo.files import write_json
 from hydragnn_hpo.model.trunks import FrozenTrunk, find_trunk, load_trunk
+from hydragnn_hpo.model.trunks.frozen_trunk import columns_to_describe, split_rows
 
 _LEAST = 2000
 """Atoms from which a further process is worth its start, which takes seconds."""
+
+_MEASURED_SECONDS = 2.0
+"""CPU-seconds after which a price is known well enough."""
 
 Report = Callable[[int], None]
 """Receives a number of graphs whose features are there."""
@@ -92,7 +101,7 @@ def embed_store(
         many = min(many, 1 + int(graphs.num_nodes().sum()) // _LEAST)
         with ExitStack() as stack:
             workers = [stack.enter_context(_worker(cache, name, n)) for n in range(1, many)]
-            _compute(trunk, cache, graphs, 0, report)
+            cache.compute_pieces(graphs, partial(flat_features, trunk), report=report)
             for worker in workers:
                 _await(worker, store)
         if not cache.join_pieces(graphs):
@@ -115,17 +124,6 @@ def _check_fit(trunk: FrozenTrunk, cache: FeatureCache, graphs: GraphSet) -> Non
             f"({other[:12]}, here {cache.checksum[:12]}): use the {made}, or remove that "
             "folder and the trials that read it."
         )
-
-
-def _compute(
-    trunk: FrozenTrunk, cache: FeatureCache, graphs: GraphSet, seed: int, report: Report
-) -> None:
-    cache.compute_pieces(
-        graphs,
-        lambda columns: flat_features(trunk, columns),
-        seed=seed,
-        report=report,
-    )
 
 
 def _worker(cache: FeatureCache, name: str, seed: int) -> "subprocess.Popen[str]":
@@ -152,6 +150,56 @@ def _await(worker: "subprocess.Popen[str]", store: Path) -> None:
     if worker.returncode:
         lines = output.strip().splitlines()
         raise DataError(lines[-1].removeprefix("error: ") if lines else f"{store}: a worker failed")
+
+
+def measure_price(
+    trunk: FrozenTrunk, columns: Columns, clock: Callable[[], float] = time.process_time
+) -> tuple[float, str]:
+    """Measure what features take, in the batches of ``FrozenTrunk.features``, for about 2 s.
+
+    The smallest structure is described once before: a first call is slower.
+
+    Args:
+        trunk: the foundation model.
+        columns: structures, at least one; their edges are not read.
+        clock: CPU-seconds of this process.
+
+    Returns:
+        CPU-seconds of one atom, and what they were measured on, in words.
+
+    Raises:
+        DataError: the model does not take a structure.
+    """
+    sizes = columns.num_nodes()
+    trunk.features(columns, [int(sizes.argmin())])
+    count, spent = 0, 0.0
+    start = clock()
+    for rows in split_rows(sizes, range(columns.num_graphs)):
+        trunk.features(columns, rows)
+        count += len(rows)
+        spent = clock() - start
+        if spent >= _MEASURED_SECONDS:
+            break
+    measured = f"measured on {count} structure{'s' if count > 1 else ''}"
+    return spent / int(sizes[:count].sum()), measured
+
+
+def answer_prices(sources: str) -> None:
+    """Print the measured prices of foundation models, as JSON.
+
+    Those that cannot be opened, or do not take the structures, are left out. Structures come as
+    JSON on standard input, each as the arguments of ``ase.Atoms``.
+
+    Args:
+        sources: what ``load_trunk`` takes, by name of the model, as JSON.
+    """
+    torch.set_num_threads(1)
+    columns = columns_to_describe(Atoms(**structure) for structure in json.load(sys.stdin))
+    prices = {}
+    for name, source in json.loads(sources).items():
+        with suppress(HydraError):
+            prices[name] = measure_price(load_trunk(source), columns)
+    json.dump(prices, sys.stdout)
 
 
 class EmbedJob(TypedDict):
@@ -202,7 +250,7 @@ def main(store: str, name: str, seed: str) -> None:
     try:
         trunk = load_trunk(name)
         cache = FeatureCache(Path(store), trunk.name, trunk.checksum)
-        _compute(trunk, cache, graphs, int(seed), lambda done: None)
+        cache.compute_pieces(graphs, partial(flat_features, trunk), seed=int(seed))
     except HydraError as error:
         sys.exit(f"error: {error}")
     finally:

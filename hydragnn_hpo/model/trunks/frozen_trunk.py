@@ -5,23 +5,37 @@ Shapes: G graphs, N nodes, L layers, F features.
 
 import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 import torch
+from ase import Atoms
 from ase.data import chemical_symbols
 from msgspec import Struct
 from numpy.typing import NDArray
 from safetensors.torch import load
 from torch import Tensor
 
-from hydragnn_hpo.config import TRUNKS, TrunkSpec, hash_card, read_facts, read_trunk_file
-from hydragnn_hpo.data import Batch, Columns, edge_vectors, find_edges, make_batch, offsets
+from hydragnn_hpo.config import TRUNKS, TrunkSpec, read_trunk_file
+from hydragnn_hpo.config.trunk_specs import hash_card, read_facts
+from hydragnn_hpo.data import (
+    Batch,
+    Columns,
+    Place,
+    Rules,
+    columns_of,
+    edge_vectors,
+    find_edges,
+    graph_of,
+    make_batch,
+    offsets,
+)
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError, unknown
 from hydragnn_hpo.model.trunks.chgnet import CHGNet, CHGNetConfig
 from hydragnn_hpo.model.trunks.mace import MACEConfig, MACENetwork
@@ -39,6 +53,9 @@ ConfigT = TypeVar("ConfigT", bound=AnyConfig)
 
 MOST_ANGLES = 5_000_000
 """Most angles of a structure: an array of their features takes 1.3 GB. Metals have 130 an atom."""
+
+BATCH_NODES = 64
+"""Atoms from which a batch is complete: larger batches do not fit into caches."""
 
 _MANY_EDGES = 10_000
 """Edges below which a structure is not dense or large enough for so many."""
@@ -104,21 +121,12 @@ class TrunkCard(
     """Sizes of the network."""
 
 
-class _Architecture(NamedTuple):
-    """A kind of network."""
-
-    card: Any
-    """Type of its cards."""
-    build: Callable[[Any], AnyNetwork]
-    """Allocates it from its sizes."""
-
-
-_ARCHITECTURES = {
-    "chgnet": _Architecture(TrunkCard[CHGNetConfig], CHGNet),
-    "sevennet": _Architecture(TrunkCard[SevenNetConfig], SevenNet),
-    "mace": _Architecture(TrunkCard[MACEConfig], MACENetwork),
+_ARCHITECTURES: dict[str, tuple[Any, Callable[[Any], AnyNetwork]]] = {
+    "chgnet": (TrunkCard[CHGNetConfig], CHGNet),
+    "sevennet": (TrunkCard[SevenNetConfig], SevenNet),
+    "mace": (TrunkCard[MACEConfig], MACENetwork),
 }
-"""By the name that cards have for them."""
+"""Type of the card, and what allocates the network from its sizes, by the name of the kind."""
 
 
 class FrozenTrunk(TrunkCard[AnyConfig], frozen=True, kw_only=True, eq=False):
@@ -167,37 +175,22 @@ class FrozenTrunk(TrunkCard[AnyConfig], frozen=True, kw_only=True, eq=False):
         """Largest distance of neighbours, in angstrom."""
         return self.config.cutoff
 
-    def check(self, columns: Columns, graphs: Sequence[int]) -> None:
-        """Check that the trunk can describe structures.
-
-        Args:
-            columns: structures; their edges are not read.
-            graphs: rows of the structures.
-
-        Raises:
-            DataError: a structure has an element that the trunk was not trained on, or a coordinate
-                that is not finite.
-        """
-        for row in graphs:
-            self._find_edges(columns, row)
-
     def features(
-        self, columns: Columns, graphs: Sequence[int], *, batch_nodes: int = 64
+        self, columns: Columns, graphs: Sequence[int], *, batch_nodes: int = BATCH_NODES
     ) -> NDArray[np.float32]:
         """Return the features of all atoms of structures, [N, L, F].
 
         Args:
             columns: structures, with or without periodic directions; their edges are not read.
             graphs: rows of the structures, in the order of the result.
-            batch_nodes: structures are added to a batch until it has this many atoms; larger
-                batches do not fit into caches.
+            batch_nodes: structures are added to a batch until it has this many atoms.
 
         Raises:
-            DataError: a structure cannot be described, see ``check``, or has atoms so close that
-                features are not finite.
+            DataError: a structure has an element that the trunk was not trained on, a coordinate
+                that is not finite, too many angles, or atoms so close that features are not finite.
         """
         pieces = [np.zeros((0, self.layers, self.width), dtype=np.float32)]
-        for rows in _split_rows(columns.num_nodes(), graphs, batch_nodes):
+        for rows in split_rows(columns.num_nodes(), graphs, batch_nodes):
             with torch.no_grad():
                 values = self.network(self._make_batch(columns, rows)).numpy()
             finite = np.isfinite(values).all(axis=(1, 2))
@@ -270,10 +263,27 @@ class FrozenTrunk(TrunkCard[AnyConfig], frozen=True, kw_only=True, eq=False):
         return DataError(f"structure {row} ({columns.ids[row]}) {problem}; {cure}.")
 
 
-def _split_rows(
-    num_nodes: NDArray[np.int64], graphs: Sequence[int], batch_nodes: int
+def columns_to_describe(structures: Iterable[Atoms]) -> Columns:
+    """Return structures as columns for ``FrozenTrunk.features``, which reads no edges.
+
+    Raises:
+        DataError: a structure cannot be used.
+    """
+    rules = Rules(cutoff=1.0, min_distance=0.0, targets={})
+    places = (Place(Path("structures"), row, str(row)) for row in itertools.count())
+    return columns_of([graph_of(each, next(places), rules) for each in structures], {})
+
+
+def split_rows(
+    num_nodes: NDArray[np.int64], graphs: Sequence[int], batch_nodes: int = BATCH_NODES
 ) -> Iterator[list[int]]:
-    """Yield runs of graphs, each until it has ``batch_nodes`` nodes."""
+    """Yield runs of graphs, each until it has ``batch_nodes`` nodes.
+
+    Args:
+        num_nodes: nodes of every graph, [G].
+        graphs: rows of the graphs to be split.
+        batch_nodes: nodes from which a run is complete.
+    """
     rows = [int(row) for row in graphs]
     first = size = 0
     for last, row in enumerate(rows, start=1):
@@ -321,7 +331,8 @@ def _check_sizes(card: TrunkCard[AnyConfig]) -> None:
 
 def _build(card: TrunkCard[AnyConfig]) -> AnyNetwork:
     with torch.random.fork_rng(devices=[]):  # layers draw weights that are overwritten
-        return _ARCHITECTURES[card.architecture].build(card.config)
+        _, build = _ARCHITECTURES[card.architecture]
+        return build(card.config)
 
 
 def read_card(record: object) -> TrunkCard[AnyConfig]:
@@ -334,7 +345,7 @@ def read_card(record: object) -> TrunkCard[AnyConfig]:
     if kind not in _ARCHITECTURES:
         raise ValueError(unknown("architecture", kind, _ARCHITECTURES))
     try:
-        card: TrunkCard[AnyConfig] = msgspec.convert(record, _ARCHITECTURES[kind].card)
+        card: TrunkCard[AnyConfig] = msgspec.convert(record, _ARCHITECTURES[kind][0])
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
     return card
@@ -342,8 +353,7 @@ def read_card(record: object) -> TrunkCard[AnyConfig]:
 
 def _freeze(card: TrunkCard[AnyConfig], network: AnyNetwork) -> FrozenTrunk:
     network.eval().requires_grad_(False)
-    fields = {name: getattr(card, name) for name in TrunkCard.__struct_fields__}
-    trunk = FrozenTrunk(**fields, network=network, checksum="")
+    trunk = FrozenTrunk(**msgspec.structs.asdict(card), network=network, checksum="")
     return msgspec.structs.replace(trunk, checksum=hash_card(trunk.record))
 
 

@@ -1,8 +1,9 @@
 """MACE: the package of its authors builds the network, from sizes that are checked here.
 
 The example of a trunk from a user's file: its sizes as a ``Struct`` of bounded numbers and words, a
-module that turns batches into features, and in ``convert`` a function that reads the file. What a
-card names goes through the tables below: no name of a class in it reaches the package.
+module that turns batches into features, and in ``convert`` a function that reads the file. Known
+are the parts of the models that its authors released until MACE-OMAT-0: Bessel functions, with or
+without the transform of Agnesi, and four kinds of interactions.
 
 Shapes: N nodes, E directed edges, F features, L layers.
 Source: Batatia et al. (2022), arXiv:2206.07697.
@@ -21,21 +22,17 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model.edges import pair_vectors
+from hydragnn_hpo.model.trunks.chgnet import Length
 from hydragnn_hpo.optional_packages import explain_missing
 
 Degree = Annotated[int, Meta(ge=0, le=3)]
 Few = Annotated[int, Meta(ge=1, le=4)]
 Width = Annotated[int, Meta(ge=1, le=256)]
 
-INTERACTIONS = {
-    "plain": "RealAgnosticInteractionBlock",
-    "residual": "RealAgnosticResidualInteractionBlock",
-    "density": "RealAgnosticDensityInteractionBlock",
-    "density residual": "RealAgnosticDensityResidualInteractionBlock",
-}
-"""Classes of the package by the words of a card."""
+Interaction = Literal["", "Residual", "Density", "DensityResidual"]
+"""Words in the names of the package's classes of interactions."""
 
-Interaction = Literal["plain", "residual", "density", "density residual"]
+INTERACTION = "RealAgnostic{}InteractionBlock"
 
 UNSAFE = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 """Variable by which the package, once imported, lets all of ``torch.load`` run code in files."""
@@ -60,22 +57,18 @@ class MACEConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Kind of the first interaction."""
     later: Interaction
     """Kind of the others."""
-    cutoff: Annotated[float, Meta(gt=0, le=20)]
+    cutoff: Length
     """Longest edge, in angstrom."""
     radial: Annotated[int, Meta(ge=1, le=64)]
     """Radial functions."""
-    radial_kind: Literal["bessel", "gaussian", "chebyshev"]
-    """Kind of radial functions."""
-    transform: Literal["None", "Agnesi", "Soft"]
-    """How lengths are transformed before they are expanded."""
+    agnesi: bool
+    """Whether lengths are transformed, element by element, before they are expanded."""
     envelope: Annotated[int, Meta(ge=1, le=64)]
     """Exponent of the envelope of radial functions."""
     hidden: Annotated[tuple[Width, ...], Meta(min_length=1, max_length=8)]
     """Widths of the hidden layers between radial functions and weights."""
     neighbors: Annotated[float, Meta(gt=0, le=1e6)]
     """Mean number of neighbours, by which sums are divided."""
-    envelope_on_weights: bool
-    """Whether weights of edges fade at the cutoff, not the radial functions."""
     reduced_couplings: bool
     """Whether couplings that are symmetric to each other are left out."""
 
@@ -121,6 +114,7 @@ class MACENetwork(nn.Module):
         self.config = config
         self.register_buffer("atomic_numbers", torch.tensor(config.elements))
         modules = import_mace()
+        degrees = range(config.order + 1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from e3nn import o3
@@ -130,29 +124,22 @@ class MACENetwork(nn.Module):
                 num_bessel=config.radial,
                 num_polynomial_cutoff=config.envelope,
                 max_ell=config.harmonics,
-                interaction_cls=modules.interaction_classes[INTERACTIONS[config.later]],
-                interaction_cls_first=modules.interaction_classes[INTERACTIONS[config.first]],
+                interaction_cls=modules.interaction_classes[INTERACTION.format(config.later)],
+                interaction_cls_first=modules.interaction_classes[INTERACTION.format(config.first)],
                 num_interactions=config.convolutions,
                 num_elements=len(config.elements),
-                hidden_irreps=o3.Irreps([(config.features, (d, (-1) ** d)) for d in self.degrees]),
+                hidden_irreps=o3.Irreps([(config.features, (d, (-1) ** d)) for d in degrees]),
                 MLP_irreps=o3.Irreps("1x0e"),
                 atomic_energies=torch.zeros(len(config.elements)).numpy(),
                 avg_num_neighbors=config.neighbors,
                 atomic_numbers=list(config.elements),
                 correlation=config.correlation,
                 gate=F.silu,
-                radial_type=config.radial_kind,
-                distance_transform=config.transform,
+                distance_transform="Agnesi" if config.agnesi else "None",
                 radial_MLP=list(config.hidden),
-                apply_cutoff=not config.envelope_on_weights,
                 use_reduced_cg=config.reduced_couplings,
             )
         self.model.readouts = nn.ModuleList()
-
-    @property
-    def degrees(self) -> range:
-        """Degrees of an atom's features between interactions."""
-        return range(self.config.order + 1)
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the embedding of each atom's element, and its scalars after each interaction.

@@ -23,13 +23,12 @@ from msgspec import Meta, Struct
 from torch import Tensor, nn
 
 from hydragnn_hpo.data import Batch
+from hydragnn_hpo.kernels import Links, choose_kernels
 from hydragnn_hpo.model.edges import pair_vectors
-from hydragnn_hpo.model.kernels.passes import choose_kernels, coupled_sum, filtered_sum
-from hydragnn_hpo.model.scatter import Links
+from hydragnn_hpo.model.messages import coupled_sum, filtered_sum
 from hydragnn_hpo.model.tensor_product import coupling_coefficients, spherical_harmonics
+from hydragnn_hpo.model.trunks.chgnet import Length, Size
 
-Size = Annotated[int, Meta(ge=1, le=1024)]
-Length = Annotated[float, Meta(gt=0, le=20)]
 Path = tuple[int, int, int]
 """Degrees of the features, of the harmonics, and of what they are coupled to."""
 

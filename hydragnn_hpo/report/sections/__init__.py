@@ -1,4 +1,4 @@
-"""The sections of the report: a plain dict, in the order of the page."""
+"""The sections of the report, in the order of the page, and the charts in them that have a name."""
 
 from collections.abc import Callable
 
@@ -39,3 +39,25 @@ SECTIONS: dict[str, MakeSection] = {
 }
 """Function that makes each section, in the order that a reader asks; None if there is nothing to
 show. Sections on the machine, for operators, come late and are folded."""
+
+FIGURES: dict[str, str] = {
+    "progress": "progress",
+    "progress_by_cost": "progress",
+    "slots": "slots",
+    "slot_time": "slots",
+    "learning_curves": "progress",
+    "parallel_coordinates": "parallel",
+    "slice": "slices",
+    "importance": "importance",
+    "importance_by_trial": "importance",
+    "pareto": "pareto",
+    "parity": "heads",
+    "calibration": "heads",
+    "error_against_sigma": "heads",
+    "errors_by_element": "errors",
+    "errors_by_size": "errors",
+    "errors_by_distance": "errors",
+    "errors_by_composition": "errors",
+    "ensemble_size": "members",
+}
+"""Section of each chart by the name with which a notebook asks for it."""

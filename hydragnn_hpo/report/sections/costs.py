@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hydragnn_hpo.campaign import TrialHistory, find_conv
+from hydragnn_hpo.campaign.history import TrialHistory
+from hydragnn_hpo.campaign.status import find_conv
 from hydragnn_hpo.report.charts import Trace, axes, scatter, series_colour, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
@@ -76,9 +77,9 @@ def _epoch_seconds(trial: TrialHistory) -> list[list[float]]:
     starts = [attempt.placed for attempt in trial.attempts]
     seconds: list[list[float]] = [[] for _ in starts]
     for epoch in trial.epochs:
-        place = bisect_right(starts, epoch.time) - 1
+        place = bisect_right(starts, epoch["time"]) - 1
         if place >= 0:
-            seconds[place].append(epoch.seconds)
+            seconds[place].append(epoch["seconds"])
     return seconds
 
 

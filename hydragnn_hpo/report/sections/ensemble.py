@@ -4,17 +4,12 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
-from hydragnn_hpo.campaign import find_conv
-from hydragnn_hpo.file_records import (
-    Curves,
-    EnsembleSize,
-    EnsembleTable,
-    HeadScores,
-)
+from hydragnn_hpo.campaign.status import find_conv
+from hydragnn_hpo.file_records import Curves, EnsembleSize, EnsembleTable, HeadScores
 from hydragnn_hpo.report.charts import (
     LEGEND,
     Layout,
@@ -50,27 +45,8 @@ POINTS = 1500
 """Maximum number of points in a chart, to keep it readable and the page small."""
 HEADS = 12
 """Maximum number of heads with charts; tables show all heads."""
-ScoreName = Literal[
-    "test_rows",
-    "test_mae",
-    "test_rmse",
-    "test_norm_error",
-    "single_mae",
-    "mean_baseline_mae",
-    "ratio_to_mean",
-    "coverage50",
-    "coverage90",
-    "raw_coverage90",
-    "width90",
-    "crps",
-    "nll",
-    "ence",
-    "area",
-    "spearman",
-]
-"""Keys of ``HeadScores`` that are columns of the table of scores."""
 
-SCORES: Mapping[ScoreName, str | tuple[str, str]] = {
+SCORES: Mapping[str, str | tuple[str, str]] = {
     "test_rows": "values",
     "test_mae": "MAE",
     "test_rmse": "RMSE",
@@ -118,7 +94,7 @@ def make_heads(facts: Facts) -> Section | None:
         return None
     heads = facts.ensemble["heads"]
     arrays = read_test_predictions(facts.run)
-    curves = facts.ensemble.get("curves", {})
+    curves = facts.ensemble["curves"]
     shown = list(heads)[:HEADS]
     numbers = [name for name in shown if "reliability" not in curves.get(name, {})]
     parities = tuple(_parity(facts, name, arrays[name]) for name in numbers if name in arrays)
@@ -131,12 +107,6 @@ def make_heads(facts: Facts) -> Section | None:
     own = tuple(figure for name in shown for figure in draw_head(facts, name))
     blocks: list[Block] = [Row(charts) for charts in (parities, own, calibrations) if charts]
     more: list[Block] = [_scores(heads), Text(SCORES_EXPLAINED), *([Row(errors)] if errors else [])]
-    if not curves:
-        text = (
-            "This ensemble was built before calibration curves were kept: "
-            "'hydragnn-hpo ensemble build RUN' adds them."
-        )
-        blocks.append(Text(text))
     if not arrays:
         blocks.append(Text("The predictions on the test split are not there to be drawn."))
     blocks.append(Fold("All scores, and error against predicted sigma", tuple(more)))
@@ -151,11 +121,11 @@ def _scores(heads: Mapping[str, HeadScores]) -> Table:
     turns = any("test_norm_error" in head for head in heads.values())
     scores = [score for score in SCORES if turns or score != "test_norm_error"]
     rows = (
-        (readable_name(name), head["unit"], *(head.get(score) for score in scores))
+        (readable_name(name), head["unit"], *map(cast("Mapping[str, Cell]", head).get, scores))
         for name, head in heads.items()
     )
     columns: dict[str, str | Sequence[str]] = {"head": "target", "unit": "unit"}
-    columns |= {str(score): SCORES[score] for score in scores}
+    columns |= {score: SCORES[score] for score in scores}
     return make_table("scores", columns, rows, "The ensemble on the test split.")
 
 
@@ -197,6 +167,7 @@ def _parity(facts: Facts, name: str, parts: Arrays) -> Figure:
     unit = "" if unit == "1" else f" {unit}"
     return Figure(
         key=f"parity.{name}",
+        name=f"parity.{name}",
         title=f"{readable_name(name)}: MAE {format_number(scores['test_mae'])}{unit}",
         caption=f"{few}{format_percent(scores['coverage90'])} of the 90 % intervals contain the "
         "reference; those that miss are red.",
@@ -259,6 +230,7 @@ def _calibration(name: str, curves: Curves) -> Figure:
     promised = [0, *conformal["level"], 1]
     return Figure(
         key=f"calibration.{name}",
+        name=f"calibration.{name}",
         title=f"{readable_name(name)}: calibration",
         caption="Share of test values inside the intervals against the nominal share; the diagonal "
         f"is perfect. The uncalibrated spread is {'over' if below else 'under'}confident.",
@@ -302,6 +274,7 @@ def _errors(
     rank_text = "" if rank is None else f" Rank correlation of error and sigma: {rank:.2f}."
     return Figure(
         key=f"sigma.{name}",
+        name=f"error_against_sigma.{name}",
         title=f"{readable_name(name)}: error against sigma",
         caption=f"Root mean square error in {len(bins['sigma'])} bins of rising sigma; the line "
         f"is perfect.{rank_text}",
@@ -358,16 +331,9 @@ def make_members(facts: Facts) -> Section | None:
     errors = (_member_errors(table), _diversity(table))
     blocks: list[Block] = [Row((best, _members(facts, table))), text]
     blocks.append(Fold("Errors of the members, and how much these differ", errors))
-    if "by_size" in table:
-        figures = tuple(_by_size(name, table) for name in list(table["heads"])[:HEADS])
-        sizes = _sizes(table["heads"], table["by_size"])
-        blocks.append(Fold("Would fewer or more members do as well?", (Row(figures), sizes)))
-    else:
-        text = Text(
-            "This ensemble was built before errors were kept for every number of members: "
-            "'hydragnn-hpo ensemble build RUN' adds them."
-        )
-        blocks.append(text)
+    figures = tuple(_by_size(name, table) for name in list(table["heads"])[:HEADS])
+    sizes = _sizes(table["heads"], table["by_size"])
+    blocks.append(Fold("Would fewer or more members do as well?", (Row(figures), sizes)))
     lead = "Which configuration won, and which trials make up the ensemble?"
     return Section("members", "The best model and the ensemble", lead, tuple(blocks))
 
@@ -417,16 +383,16 @@ def share_weights(nets: Mapping[str, float], joined: Mapping[str, float]) -> dic
 
 def _member_errors(table: EnsembleTable) -> Table:
     units = {name: head["unit"] for name, head in table["heads"].items()}
-    sel = {one["trial"]: one["sel_mae"] for one in table.get("candidates", ())}
+    sel = {one["trial"]: one["sel_mae"] for one in table["candidates"]}
     columns: dict[str, str | Sequence[str]] = {"trial": "trial"}
-    for split in ("val", "sel") if sel else ("val",):
+    for split in ("val", "sel"):
         for name, unit in units.items():
             columns[f"{split}_mae.{name}"] = f"{readable_name(name)}, {split} MAE", unit
     rows = []
     for member in table["members"]:
         row: list[Cell] = [member["trial"], *(member["val_mae"].get(head) for head in units)]
         known = sel.get(member["trial"], {})
-        rows.append(row + [known.get(head) for head in units if sel])
+        rows.append(row + [known.get(head) for head in units])
     note = "val chose the trials, sel the members."
     return make_table("member_errors", columns, rows, note)
 
@@ -479,6 +445,7 @@ def _by_size(name: str, table: EnsembleTable) -> Figure:
     dotted: Layout = {"color": "faint", "width": 1, "dash": "dot"}
     return Figure(
         key=f"by_size.{name}",
+        name=f"ensemble_size.{name}",
         title=f"{readable_name(name)}: MAE by number of members",
         caption=f"The error of the mean of 1 to {most} members; the ensemble has {kept} (vertical "
         "line). Where the lines are flat, more members gain nothing. On test only members were "

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from hydragnn_hpo.campaign import TrialHistory, read_tail
+from hydragnn_hpo.campaign.history import TrialHistory
+from hydragnn_hpo.campaign.outcome import read_tail
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit
 from hydragnn_hpo.report.facts import Facts

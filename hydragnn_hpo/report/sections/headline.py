@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from hydragnn_hpo.campaign import build_status, predict_seconds_left
-from hydragnn_hpo.config import PublishedConfig, find_published
+from hydragnn_hpo.config import find_published
+from hydragnn_hpo.config.data_config import PublishedConfig
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import HeadScores, RunFigures
 from hydragnn_hpo.files import read_json

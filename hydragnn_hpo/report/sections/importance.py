@@ -15,12 +15,7 @@ from hydragnn_hpo.report.charts import (
     titled_axis,
 )
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.importance import (
-    METHODS,
-    Importance,
-    analyse_importance,
-    beeswarm_offsets,
-)
+from hydragnn_hpo.report.importance import METHODS, Importance, analyse_importance, beeswarm_offsets
 from hydragnn_hpo.report.observations import list_targets, observe_trials
 from hydragnn_hpo.report.page_blocks import (
     Block,
@@ -156,6 +151,7 @@ def _bars(found: Importance) -> Figure | None:
     share = titled_axis("share", tickformat=".0%", rangemode="tozero")
     return Figure(
         key=f"{found.target.key}.bars",
+        name=f"importance.{found.target.key}",
         title=f"What decides the {found.target.label}",
         caption=f"Share of each parameter by {COUNTS[len(traces)]} methods; SHAP gives the largest "
         f"to {short_names(names)[names[0]]}.",
@@ -187,6 +183,7 @@ def _swarm(found: Importance) -> Figure:
     }
     return Figure(
         key=f"{found.target.key}.swarm",
+        name=f"importance_by_trial.{found.target.key}",
         title=f"Effect on each trial: {found.target.label}",
         caption=f"A point is one of {len(found.shap)} trials; to the left its value of the "
         "parameter makes the target less. The colour says whether that value is low or high "

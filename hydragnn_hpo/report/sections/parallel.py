@@ -5,19 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hydragnn_hpo.campaign import TrialHistory
+from hydragnn_hpo.campaign.history import TrialHistory
 from hydragnn_hpo.config import ParameterConfig, Scalar
 from hydragnn_hpo.report.charts import Trace, is_wide, short_names
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.page_blocks import (
-    Figure,
-    Section,
-    Table,
-    Text,
-    make_table,
-    searched_cell,
-)
-from hydragnn_hpo.search import list_values
+from hydragnn_hpo.report.page_blocks import Figure, Section, Table, Text, make_table, searched_cell
+from hydragnn_hpo.search.space import list_values
 
 MAX_LINES = 4000
 """Maximum number of lines: more would hide each other and slow down brushing."""
@@ -94,6 +87,7 @@ def _make_figure(facts: Facts, every: ScoredTrials) -> Figure:
     drawn = "all" if len(rows) == len(every) else f"{len(rows)} of the"
     return Figure(
         key="coordinates",
+        name="parallel_coordinates",
         title="Parallel coordinates",
         caption=f"Lines of {drawn} {len(every)} trials with a score, "
         f"coloured by the {facts.goal_name()}: orange is good, grey is bad. A parameter that a "

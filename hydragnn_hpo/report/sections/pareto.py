@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hydragnn_hpo.campaign import TrialHistory
+from hydragnn_hpo.campaign.history import TrialHistory
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.metrics_log import read_records
 from hydragnn_hpo.report.charts import (
@@ -33,7 +33,8 @@ from hydragnn_hpo.report.page_blocks import (
     Text,
     make_table,
 )
-from hydragnn_hpo.search import goals, pareto_front
+from hydragnn_hpo.search import pareto_front
+from hydragnn_hpo.search.objective import goals
 
 MOST_READ = 4000
 """Maximum number of trials whose records are read, so that a report takes only seconds."""
@@ -221,6 +222,7 @@ def _make_figure(
     up = fitting_axis([at for _, at in places.values()], with_unit(goal, facts.goal_unit()))
     return Figure(
         key=cost.key,
+        name=f"pareto.{cost.key}",
         title=f"{goal.capitalize()} against {cost.label}",
         caption=f"{len(places)} trials; {len(front)} on the Pareto front, from {front[0]} "
         f"(cheapest) to {front[-1]} (best).",

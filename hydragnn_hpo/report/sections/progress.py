@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hydragnn_hpo.campaign import TrialHistory, first_goal, rank_trials
+from hydragnn_hpo.campaign import rank_trials
+from hydragnn_hpo.campaign.history import TrialHistory
+from hydragnn_hpo.campaign.state import first_goal
 from hydragnn_hpo.report.charts import (
     Trace,
     axes,
@@ -30,7 +32,7 @@ from hydragnn_hpo.report.page_blocks import (
     make_table,
 )
 from hydragnn_hpo.report.sections.trials import make_details
-from hydragnn_hpo.search import goal_label, goals
+from hydragnn_hpo.search.objective import goal_label, goals
 
 TOP = 10
 """Number of trials in the table."""
@@ -146,17 +148,18 @@ def _result_figures(facts: Facts, results: Sequence[ScoredAttempt]) -> Iterator[
         caption += " The weighted MAE is in units of each target's standard deviation."
     trials = np.array([float(result.trials) for result in thin])
     spent = np.array([result.seconds for result in thin]) / facts.slots_per_host
-    for key, title, x, across in (
-        ("by_trials", "Best so far, by trials", trials, "finished trials"),
+    for key, name, title, x, across in (
+        ("by_trials", "progress", "Best so far, by trials", trials, "finished trials"),
         (
             "by_cost",
+            "progress_by_cost",
             "Best so far, by host-seconds",
             spent,
             "time that trials used (host seconds)",
         ),
     ):
         layout = axes(across, titled_axis(label, type=kind), showlegend=True)
-        yield Figure(key, title, caption, tuple(_result_traces(thin, x)), layout)
+        yield Figure(key, title, caption, tuple(_result_traces(thin, x)), layout, name=name)
 
 
 def _result_traces(results: Sequence[ScoredAttempt], x: np.ndarray) -> Iterator[Trace]:
@@ -210,8 +213,7 @@ def _best_table(facts: Facts) -> Table:
 
 def learning_curve(trial: TrialHistory) -> Curve:
     """Return epochs and objectives; of an epoch that was trained twice, the later one."""
-    last = {e.epoch: e.objective for e in trial.epochs if e.objective is not None}
-    return list(last), [float(value) for value in last.values()]
+    return list(trial.objectives), list(trial.objectives.values())
 
 
 def choose_curves(curves: Mapping[str, Curve], best: Sequence[str]) -> list[str]:
@@ -260,7 +262,8 @@ def _curve_figure(facts: Facts, curves: Mapping[str, Curve]) -> Figure:
             f" Shown are {len(names)} of {len(curves):,} trials: the best, and an even sample."
         )
     layout = axes("epoch", objective, showlegend=True, hovermode="closest")
-    return Figure("curves", "Learning curves", caption, tuple(traces), layout, height=380)
+    named = "learning_curves"
+    return Figure("curves", "Learning curves", caption, tuple(traces), layout, name=named)
 
 
 def _bundle(curves: Mapping[str, Curve], mode: str) -> Trace:

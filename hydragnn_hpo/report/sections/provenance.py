@@ -2,7 +2,7 @@
 
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -63,17 +63,12 @@ def _commands(facts: Facts) -> list[Block]:
     return [Code(again, "Reproduce it in a new directory"), Code(resume, f"Resume it: {same}")]
 
 
-def _software(openings: Sequence[OpenedEvent]) -> Block:
+def _software(openings: Sequence[OpenedEvent]) -> Table:
     """Return a table of software versions; all versions where controllers differ."""
     versions_of: dict[str, list[str]] = {}
     for event in openings:
-        software = event.get("software")
-        for name, version in software.items() if isinstance(software, Mapping) else ():
-            versions_of.setdefault(str(name), []).append(str(version))
-    if not versions_of:
-        return Text(
-            "The journal holds no versions of software: it was written before they were noted."
-        )
+        for name, version in event.get("software", {}).items():
+            versions_of.setdefault(name, []).append(version)
     rows = [(name, ", ".join(dict.fromkeys(versions))) for name, versions in versions_of.items()]
     note = "As the controllers found it when they opened."
     return make_table("software", {"package": "software", "version": "version"}, rows, note)

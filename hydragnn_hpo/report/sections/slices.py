@@ -43,7 +43,7 @@ from hydragnn_hpo.report.surrogate import (
     partial_dependence,
 )
 from hydragnn_hpo.report.test_predictions import sample_evenly
-from hydragnn_hpo.search import choice_index
+from hydragnn_hpo.search.space import choice_index
 
 POINTS = 2000
 """Maximum number of points in a chart."""
@@ -167,6 +167,7 @@ class FirstRung:
         short = short_names(facts.config.space)[name]
         return Figure(
             key=f"{'slice' if dots else 'dependence'}.{name}",
+            name=f"slice.{name}",
             title=short,
             caption=f"{len(here)} trials that have it; the best has "
             f"{'no such parameter' if best is None else text}.",

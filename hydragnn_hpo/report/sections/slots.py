@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.campaign import CAUSES
+from hydragnn_hpo.campaign.accounting import CAUSES
 from hydragnn_hpo.placement import Bar
 from hydragnn_hpo.report.charts import (
     SERIES,
@@ -227,6 +227,7 @@ def draw_raster(timeline: Timeline) -> Figure:
         caption += f" Shown are {len(shown)} of {len(timeline.slots):,} slots, evenly spaced."
     return Figure(
         key="gantt",
+        name="slots",
         title="Slots over time",
         caption=caption,
         data=(*maps, *_hover_labels(timeline, shown, names, size), *keys),
@@ -396,6 +397,7 @@ def _accounting(facts: Facts) -> Figure:
     share = titled_axis("share of all slot time (%)", range=[0, 100])
     return Figure(
         key="accounting",
+        name="slot_time",
         title="Slot time by cause",
         caption="One bar of all slot time: the share of training, and of each cause of loss.",
         data=tuple(traces),

@@ -280,7 +280,7 @@ def make_errors(facts: Facts) -> Section | None:
     by_element = {name: list(parts.values()) for name, parts in elements.items()}
     distances = {name: errors.by_distance(name) for name in heads}
     far = {name: figures for name in heads if (figures := errors.distance_figures(name))}
-    charts = [_part_figure("sizes", "Error by size", heads, sizes, "atoms")]
+    charts = [_part_figure("sizes", "size", heads, sizes, "atoms")]
     tables = [
         _part_table("by_element", "element", heads, by_element),
         _part_table("by_size", "atoms", heads, sizes),
@@ -288,7 +288,7 @@ def make_errors(facts: Facts) -> Section | None:
     if far:
         charts.append(_distance_figure(errors, far))
         tables.append(_part_table("by_distance", "distance", heads, distances))
-    charts.append(_part_figure("formulas", "Error by composition", heads, formulas, ""))
+    charts.append(_part_figure("formulas", "composition", heads, formulas, ""))
     tables.append(_part_table("by_formula", "composition", heads, formulas))
     blocks: list[Block] = [_element_figure(heads, elements), Row(tuple(charts))]
     blocks.append(Fold("The same as tables", tuple(tables)))
@@ -348,6 +348,7 @@ def _element_figure(
     across, down = plain | {"range": [-0.5, 17.5]}, plain | {"range": [rows - 0.5, -0.5]}
     return Figure(
         key="elements",
+        name="errors_by_element",
         title="Error by element",
         caption="Mean absolute error, and the number of atoms or structures. A target of atoms has "
         "the error of the element's atoms; a target of structures, that of the structures that "
@@ -419,7 +420,7 @@ def _describe(head: LabelledHead, part: PartError) -> str:
 
 def _part_figure(
     key: str,
-    title: str,
+    by: str,
     heads: Mapping[str, LabelledHead],
     parts_of: Mapping[str, Sequence[PartError]],
     across: str,
@@ -428,7 +429,7 @@ def _part_figure(
 
     Args:
         key: key of the figure.
-        title: title of the figure.
+        by: what the parts differ in, for title and name.
         heads: all heads.
         parts_of: parts by head.
         across: title of the axis of parts.
@@ -444,7 +445,8 @@ def _part_figure(
     label = with_unit("MAE", next(iter(heads.values())).unit)
     return Figure(
         key=key,
-        title=title,
+        name=f"errors_by_{by}",
+        title=f"Error by {by}",
         caption=caption,
         data=tuple(traces),
         layout=axes(titled_axis(across, type="category"), titled_axis(label, rangemode="tozero"))
@@ -471,6 +473,7 @@ def _distance_figure(errors: StructureErrors, far: Mapping[str, DistanceFigures]
     label = with_unit("|error|", next(iter(heads.values())).unit)
     return Figure(
         key="distances",
+        name="errors_by_distance",
         title="Error by distance to the training set",
         caption="In features of the trunk; 1 is usual in the training set. Rank correlation of "
         f"error and distance: {', '.join(ranks)}.",

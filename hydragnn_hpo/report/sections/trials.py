@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from hydragnn_hpo.campaign import TrialHistory, find_conv
+from hydragnn_hpo.campaign.history import TrialHistory
+from hydragnn_hpo.campaign.status import find_conv
 from hydragnn_hpo.report.charts import PlotlyValue, readable_name, time_unit
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Cell, Data, searched_cell
@@ -40,7 +41,7 @@ def _details(facts: Facts, trial: TrialHistory, rank: int | None) -> Mapping[str
         trial: the trial.
         rank: its place in the leaderboard, from 1; None if it has no score.
     """
-    curve = {e.epoch: e.objective for e in trial.epochs if e.objective is not None}
+    curve = trial.objectives
     epochs = list(curve)
     kept = epochs[:: max(1, -(-len(epochs) // MOST_POINTS))]
     kept = [*kept, *(epochs[-1:] if kept[-1:] != epochs[-1:] else [])]

@@ -15,7 +15,7 @@ from typing import Any
 
 from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.optional_packages import explain_missing
-from hydragnn_hpo.search.brains.sampling import ProposalHistory, spread_points
+from hydragnn_hpo.search.brains.sampling import SamplingBrain, is_enough, spread_points
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point, finite_or_none
 from hydragnn_hpo.search.space import (
@@ -47,7 +47,7 @@ Encoded = dict[str, float | str]
 Result = tuple[dict[str, Scalar], Point | None]
 
 
-class DeepHyperBrain:
+class DeepHyperBrain(SamplingBrain):
     """Spreads its first proposals evenly, then follows DeepHyper's CBO.
 
     Results are collected and reported in one batch at the next ``ask``. The optimizer is asked only
@@ -57,19 +57,18 @@ class DeepHyperBrain:
     def __init__(
         self, space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
     ) -> None:
-        self._known = ProposalHistory(space, constraints)
+        super().__init__(space, spread_points(len(space), seed, initial), constraints)
         self._labels = {name: f"x{index:03d}" for index, name in enumerate(space)}
-        self._points = spread_points(len(space), seed, initial)
         self._generator = random.Random(seed)
         self._initial = max(1, initial)
         self._news: list[Result] = []
-        self._successes = 0
+        self._objectives: list[Point | None] = []
         self._search = self._make_search(seed)
 
     def ask(self, count: int) -> list[dict[str, Scalar]]:
         """Propose new configurations: spread ones first, then modelled ones."""
-        if self._successes < self._initial:
-            return self._known.take(count, self._spread)
+        if not is_enough(self._objectives, self._initial):
+            return super().ask(count)
         taken = []
         if self._news and count > 0:
             with _quiet():
@@ -89,18 +88,7 @@ class DeepHyperBrain:
     def _take_in(self, full: dict[str, Scalar], objective: Point | None) -> None:
         objective = finite_or_none(objective)
         self._news.append((full, objective))
-        self._successes += objective is not None
-
-    def replay(
-        self,
-        results: Sequence[tuple[Mapping[str, Scalar], Point | None]],
-        pending: Sequence[Mapping[str, Scalar]],
-    ) -> None:
-        """Take in all results as one batch, and remember what is pending."""
-        for values, objective in results:
-            self.tell(values, objective)
-        for values in pending:
-            self._known.remember(values)
+        self._objectives.append(objective)
 
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Take in results of earlier campaigns; the model learns them at the first ``ask``."""
@@ -108,9 +96,6 @@ class DeepHyperBrain:
             self._take_in(
                 canonical_values(self._known.space, self._known.convert_types(values)), objective
             )
-
-    def _spread(self) -> dict[str, Scalar]:
-        return values_at(self._known.space, next(self._points))
 
     def _ranked(self, count: int) -> list[dict[str, Scalar]]:
         """Return the best of new random points by the predictions of the newest model."""
@@ -196,7 +181,7 @@ class DeepHyperBrain:
         # A plain function: DeepHyper deep-copies the problem, with a bound method also the brain.
         problem.set_sampling_fn(lambda size: self._sample(size))
         with _quiet(), tempfile.TemporaryDirectory() as folder:
-            return CBO(
+            search = CBO(
                 problem,
                 random_state=seed % 2**32,
                 log_dir=folder,
@@ -207,6 +192,9 @@ class DeepHyperBrain:
                 acq_optimizer_kwargs={"n_points": CANDIDATES, "max_total_failures": -1},
                 n_initial_points=self._initial,
             )
+        # It counts successes alone; ``is_enough`` waits for the results that the schedule expects.
+        search._opt_kwargs["n_initial_points"] = min(2, self._initial)
+        return search
 
 
 @contextlib.contextmanager

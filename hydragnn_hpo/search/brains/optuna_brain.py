@@ -16,7 +16,7 @@ from typing import Any
 from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.optional_packages import explain_missing
-from hydragnn_hpo.search.brains.sampling import ProposalHistory, spread_points
+from hydragnn_hpo.search.brains.sampling import SamplingBrain, is_enough, spread_points
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point, finite_or_none, rank_points
 from hydragnn_hpo.search.space import (
@@ -27,7 +27,6 @@ from hydragnn_hpo.search.space import (
     order_by_conditions,
     position_of,
     value_at,
-    values_at,
 )
 
 
@@ -61,7 +60,7 @@ TRIES = 3
 Result = tuple[dict[str, Scalar], Point | None]
 
 
-class OptunaBrain:
+class OptunaBrain(SamplingBrain):
     """Spreads its first proposals evenly, then follows TPE.
 
     Pending proposals count as bad ones (the constant liar), failures as the worst.
@@ -75,10 +74,9 @@ class OptunaBrain:
         with explain_missing("search.brain 'optuna'"):
             import optuna
 
+        super().__init__(space, spread_points(len(space), seed, initial), constraints)
         self._optuna: Any = optuna
-        self._known = ProposalHistory(space, constraints)
         self._order = order_by_conditions(space)
-        self._points = spread_points(len(space), seed, initial)
         self._generator = random.Random(seed)
         self._seed = seed
         self._initial = max(1, initial)
@@ -91,8 +89,8 @@ class OptunaBrain:
 
     def ask(self, count: int) -> list[dict[str, Scalar]]:
         """Propose new configurations: spread ones first, then modelled ones."""
-        if sum(objective is not None for _, objective in self._results) < self._initial:
-            taken = self._known.take(count, self._spread)
+        if not is_enough([objective for _, objective in self._results], self._initial):
+            taken = super().ask(count)
         else:
             with silence_optuna():
                 taken = self._modelled(count)
@@ -106,17 +104,9 @@ class OptunaBrain:
         self._pending.pop(configuration_key(chosen), None)
         self._take_in(chosen, objective)
 
-    def replay(
-        self,
-        results: Sequence[tuple[Mapping[str, Scalar], Point | None]],
-        pending: Sequence[Mapping[str, Scalar]],
-    ) -> None:
-        """Take in all results, and remember what is pending."""
-        for values, objective in results:
-            self.tell(values, objective)
-        for values in pending:
-            chosen = active_parameters(self._known.space, self._known.remember(values))
-            self._pending[configuration_key(chosen)] = chosen
+    def _expect(self, values: Mapping[str, Scalar]) -> None:
+        chosen = active_parameters(self._known.space, self._known.remember(values))
+        self._pending[configuration_key(chosen)] = chosen
 
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Take in results of earlier campaigns."""
@@ -128,9 +118,6 @@ class OptunaBrain:
     def _take_in(self, chosen: dict[str, Scalar], objective: Point | None) -> None:
         self._results.append((chosen, finite_or_none(objective)))
         self._study = None
-
-    def _spread(self) -> dict[str, Scalar]:
-        return values_at(self._known.space, next(self._points))
 
     def _random(self) -> dict[str, Scalar]:
         space = self._known.space
@@ -205,9 +192,7 @@ class OptunaBrain:
         self._study.add_trial(trial)
 
 
-def _thin_out(
-    results: Sequence[Result],
-) -> list[Result]:
+def _thin_out(results: Sequence[Result]) -> list[Result]:
     """Keep the best results and some of the others, in their order."""
     if len(results) <= BEST + OTHERS:
         return list(results)

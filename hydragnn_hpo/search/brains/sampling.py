@@ -128,8 +128,22 @@ def spread_points(dimensions: int, seed: int, initial: int) -> Iterator[list[flo
     yield from points
 
 
+def is_enough(results: Sequence[Point | None], initial: int) -> bool:
+    """Check whether a model can learn: failures count once two successes stand beside them.
+
+    Args:
+        results: objectives; None for a failure.
+        initial: number of results that are wanted.
+    """
+    successes = sum(objective is not None for objective in results)
+    return len(results) >= initial and successes >= min(2, initial)
+
+
 class SamplingBrain:
-    """Proposes the points of a sequence, one after another; results change nothing."""
+    """Proposes the points of a sequence, one after another; results change nothing.
+
+    Brains with a model begin in the same way.
+    """
 
     def __init__(
         self, space: Space, points: Iterator[Sequence[float]], constraints: Sequence[Constraint]
@@ -154,9 +168,15 @@ class SamplingBrain:
         results: Sequence[tuple[Mapping[str, Scalar], Point | None]],
         pending: Sequence[Mapping[str, Scalar]],
     ) -> None:
-        """Remember what was proposed; the sequence then goes on where it stopped."""
-        for values in [*(values for values, _ in results), *pending]:
-            self._known.remember(values)
+        """Take in all results, and remember what is pending; the sequence goes on after both."""
+        for values, objective in results:
+            self.tell(values, objective)
+        for values in pending:
+            self._expect(values)
+
+    def _expect(self, values: Mapping[str, Scalar]) -> None:
+        """Remember a proposal whose result is pending."""
+        self._known.remember(values)
 
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Learn nothing: there is no model."""

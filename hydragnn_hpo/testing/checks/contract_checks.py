@@ -40,6 +40,11 @@ def count_contract_errors(subject: ConvUnderTest) -> Measurement:
             if not (isinstance(answer, tuple) and len(answer) == 2):
                 returned = type(answer).__name__
                 return Measurement(1, 0, detail=f"layer {layer} gives no pair but a {returned}")
+            given = scalars.clone()
+            with torch.no_grad():
+                conv(given, state, edges)
+            if not torch.equal(given, scalars):
+                faults.append(f"layer {layer}: it writes into the scalars that it gets")
             change, state = answer
             faults += [
                 f"layer {layer}: {f}" for f in _contract_error(change, scalars, "the change")
@@ -166,11 +171,16 @@ def _tensors(net: MultiHeadGNN) -> Iterator[tuple[str, Tensor]]:
 
 
 def measure_repetition(subject: ConvUnderTest) -> Measurement:
-    """Predict one batch twice, and another in between."""
+    """Predict one batch twice, with another in between, and a third time in evaluation mode."""
     first, *others = molecule_and_crystal()
     before = subject.predict([first])
     subject.predict(others)
-    return Measurement(largest_deviation(subject.predict([first]), before), 0.0)
+    again = [subject.predict([first])]
+    subject.net.eval()
+    again.append(subject.predict([first]))
+    subject.net.train()
+    deviations = torch.tensor([largest_deviation(each, before) for each in again])
+    return Measurement(float(deviations.max()), 0.0)  # NaN if one of them is
 
 
 def measure_round_trip(subject: ConvUnderTest) -> Measurement:
@@ -229,9 +239,9 @@ CHECKS = (
     ),
     ConvCheck(
         "repeat",
-        "the same batch gives the same answer again, in training mode",
-        "Draw no random numbers in forward, dropout included, and keep nothing between calls "
-        "(Laws 1 and 5).",
+        "the same batch gives the same answer again, in training and in evaluation mode",
+        "Draw no random numbers in forward, dropout included, keep nothing between calls, and ask "
+        "not for self.training (Laws 1 and 5).",
         measure_repetition,
     ),
     ConvCheck(

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
-from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, predict_all
+from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, largest_deviation, predict_all
 from hydragnn_hpo.testing.sample_structures import (
     CUTOFF,
     Structure,
     add_isolated_atom,
     batch_graphs,
     batch_structures,
+    crowded_shell,
     molecule,
     random_structure,
     symmetric_sites,
@@ -37,6 +38,16 @@ FLAT = 1e-3
 THIRD_POWER = 7.0
 """Least ratio of the jumps at two distances from the cutoff, the second half the first: a function
 that falls as the third power has 8, as the square 4."""
+
+LINEAR = 1.5
+"""Least ratio of the changes of the gradient over two distances, the second half the first: a
+smooth function has 2, one with a kink between 1."""
+
+TINY = 1e-7
+"""Displacement in angstrom that decides which of equally distant neighbours are nearer."""
+
+CONTINUOUS = 1e-4
+"""Largest relative change of outputs by such displacements."""
 
 NOISE = 1e-13
 """Jumps below this may be rounding."""
@@ -183,6 +194,35 @@ def measure_symmetric_site(subject: ConvUnderTest) -> Measurement:
     return _count_nonfinite(subject, symmetric_sites())
 
 
+def measure_kinks(subject: ConvUnderTest) -> Measurement:
+    """Cross these sites: beside one, the gradient changes in proportion to the distance."""
+    ratios = [_smoothness(subject.net, batch_structures([site])) for site in symmetric_sites()]
+    return Measurement(float(np.min(ratios)), LINEAR, at_most=False)
+
+
+def _smoothness(net: MultiHeadGNN, batch: Batch) -> float:
+    """Return how much more the gradient changes over twice the distance across a structure."""
+    (way,) = _directions(batch.positions, 1)
+
+    def change(step: float) -> float:
+        slopes = []
+        for sign in (1.0, -1.0):
+            positions = (batch.positions + sign * step * way).requires_grad_(True)
+            slopes.append(_slope(_energy(net, batch, positions), positions).detach())
+        return float((slopes[0] - slopes[1]).norm())
+
+    near = change(STEP)
+    return float("inf") if near <= NOISE else change(2 * STEP) / near
+
+
+def measure_many_neighbours(subject: ConvUnderTest) -> Measurement:
+    """Change the order of 72 equally distant neighbours by tiny moves."""
+    crowd = crowded_shell()
+    moves = TINY * np.random.default_rng(3).uniform(-1.0, 1.0, (2, *crowd.positions.shape))
+    first, second = (subject.predict([crowd.translate(move)]) for move in moves)
+    return Measurement(largest_deviation(first, second), CONTINUOUS)
+
+
 CHECKS = (
     ConvCheck(
         "cutoff",
@@ -218,5 +258,20 @@ CHECKS = (
         "cancelling directions, straight angles: finite numbers and gradients",
         "Write norms as sqrt(x**2 + small), and use cosines instead of acos.",
         measure_symmetric_site,
+    ),
+    ConvCheck(
+        "kink",
+        "the gradient of the energy is continuous where directions cancel",
+        "Write norms as sqrt(x**2 + small), also those that torch computes, and take no maximum or "
+        "minimum over neighbours; a class with smooth = False is not asked.",
+        measure_kinks,
+        needs="smooth",
+    ),
+    ConvCheck(
+        "many neighbours",
+        "which of many neighbours is a little nearer does not matter",
+        "Let all edges send: a layer that takes only the nearest neighbours jumps where two change "
+        "places (Law 8).",
+        measure_many_neighbours,
     ),
 )

@@ -21,6 +21,7 @@ from hydragnn_hpo.testing.conv_under_test import (
 from hydragnn_hpo.testing.sample_structures import (
     Array,
     batch_structures,
+    crowded_shell,
     molecule_and_crystal,
     random_structure,
     shuffle_edges,
@@ -107,6 +108,7 @@ def measure_edge_order(subject: ConvUnderTest) -> Measurement:
 def measure_batching(subject: ConvUnderTest) -> Measurement:
     """Predict structures in one batch and one by one, in training mode."""
     samples = [random_structure(s, 2 + s, periodic=bool(s % 2)) for s in range(1, 5)]
+    samples.append(crowded_shell())  # large, as some layers work otherwise then
     alone = [subject.predict([sample]) for sample in samples]
     expected = {name: torch.cat([each[name] for each in alone]) for name in alone[0]}
     return Measurement(largest_deviation(subject.predict(samples), expected), EXACT)

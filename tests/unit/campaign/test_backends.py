@@ -10,6 +10,7 @@ from hydragnn_hpo.campaign.backends import make_backend, start_profile
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.transports import BACKENDS, BackendKind
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,11 @@ from hydragnn_hpo.errors import ConfigError
     [
         ("srun", "local", "launcher is 'srun', but machine.backend is 'local'"),
         ("srun", "mpiexec", "launcher is 'srun', but machine.backend is 'mpiexec'"),
-        ("mpiexec", "ray", "machine.backend is 'ray', which names no hosts"),
+        (
+            "mpiexec",
+            "ray",
+            "machine.backend is 'ray', which starts no ranks by it: set it to 'slurm' or",
+        ),
     ],
 )
 def test_a_launcher_that_cannot_start_ranks_there_is_refused(tmp_path, launcher, backend, says):
@@ -55,7 +60,7 @@ def test_more_hosts_than_the_allocation_has_are_refused_before_an_agent_starts(
     tmp_path, monkeypatch
 ):
     held = SimpleNamespace(hosts=("n1", "n2"), close=lambda: None)
-    monkeypatch.setitem(backends._TRANSPORTS, "slurm", lambda *_: held)
+    monkeypatch.setitem(BACKENDS, "slurm", BackendKind(open=lambda *_: held))
     monkeypatch.setattr(backends, "fleet_on", lambda *_: "started")
     config = campaign("stage", "slurm")
     three, two = (config.launch.model_copy(update={"min_hosts": number}) for number in (3, 2))

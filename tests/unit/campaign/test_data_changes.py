@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 
 import pytest
 from processes import until
@@ -76,6 +77,21 @@ def test_a_data_file_that_changed_is_one_sentence(store, card, name, change, mes
         f"{file} ({message}) changed since {store} was built: the campaign goes on with the graphs "
         "in that store; to use the changed data, start one with another --run."
     )
+
+
+def test_a_copy_of_card_and_data_is_compared_with_what_the_store_was_built_from(store, card):
+    note_seen(store, stamp_sources(*card))
+    copy = shutil.copytree(card[0].parent, card[0].parent.parent / "elsewhere")
+    assert find_changes(store, stamp_sources(copy / "tiny.toml", card[1])) == []
+    (copy / "many" / "b.cif").write_text("data_c\n")
+    (sentence,) = find_changes(store, stamp_sources(copy / "tiny.toml", card[1]))
+    assert sentence.startswith(f"{copy}/many/b.cif (had 6 bytes, has 7) changed since ")
+    (copy / "many" / "b.cif").unlink()
+    (sentence,) = find_changes(store, stamp_sources(copy / "tiny.toml", card[1]))
+    assert "is gone" not in sentence  # the first one is still where it was
+    shutil.rmtree(card[0].parent / "many")
+    (sentence,) = find_changes(store, stamp_sources(*card))
+    assert sentence.startswith(f"{card[0].parent}/many/b.cif (is gone) changed since ")
 
 
 def test_a_store_that_was_written_to_is_reported_and_read(store, card):

@@ -17,7 +17,7 @@ from hydragnn_hpo.campaign.energy_accounting import (
 )
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.launching.counters import CounterSample
+from hydragnn_hpo.energy_counters import CounterSample
 from hydragnn_hpo.launching.job import Event, Slot
 
 

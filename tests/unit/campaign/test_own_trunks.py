@@ -6,13 +6,7 @@ import shutil
 import pytest
 from own_trunks import write_own
 
-from hydragnn_hpo.campaign.setup import (
-    find_trunks,
-    open_run,
-    price_features,
-    settle,
-    trial_config,
-)
+from hydragnn_hpo.campaign.setup import find_trunks, open_run, settle, trial_config
 from hydragnn_hpo.config import (
     CampaignConfig,
     TrialConfig,
@@ -70,13 +64,10 @@ def test_trials_know_the_model_without_its_file(tmp_path, models):
     assert plain.model.embedding_trunk is None
 
 
-def test_features_are_priced_with_those_that_ship(tmp_path, models):
+def test_models_of_a_search_are_those_that_ship_and_the_users(tmp_path, models):
     every = '["elements", "mine", "chgnet"]'
     config = settled(write_campaign(tmp_path / "here", models, embedding=every))
     assert list(find_trunks(config)) == ["chgnet", "mine"]
-    stats = {"num_graphs": 10, "nodes": {"mean": 5.0}}
-    prices = price_features(config, stats)
-    assert [price.bytes for price in prices] == [2 * 320 * 50] * 2
 
 
 def test_elements_that_it_was_not_trained_on_are_told(tmp_path, models):

@@ -10,11 +10,7 @@ from hydragnn_hpo.campaign import proposals as proposals_module
 from hydragnn_hpo.campaign.accounting import SlotLedger
 from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.event_store import JournalFold
-from hydragnn_hpo.campaign.promotion import (
-    LearningCurveFits,
-    choose_curve_fits,
-    choose_replicates,
-)
+from hydragnn_hpo.campaign.promotion import LearningCurveFits, choose_curve_fits, choose_replicates
 from hydragnn_hpo.campaign.setup import open_run, trial_config
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.campaign.status import build_status, describe_trial, rank_trials

@@ -111,6 +111,19 @@ def test_seconds_by_hand():
     assert left == pytest.approx(29 * 10 / 2 / share)
 
 
+def test_what_follows_the_last_trial_counts_by_how_fast_this_computer_imports():
+    ready = [event("zygote_ready", 0.0, host=h, import_seconds=s) for h, s in (("a", 4), ("b", 6))]
+    first = event("first_step", 10.0, trial="t0", seconds=10.0)
+    events = [OPENED, *ready, *proposed("t0"), placed("t0"), first, epoch("t0", 20.0, 1)]
+    state, ledger = folded(*events)
+    finishing = JournalFold({"epoch": 1, **one} for one in events).finish_seconds
+    assert finishing == pytest.approx(1.5 * 5.0)
+    plain = predict_seconds_left(state, ledger, TOGETHER, 20.0)
+    left = predict_seconds_left(state, ledger, TOGETHER, 20.0, finishing=finishing)
+    assert left == pytest.approx(plain + 7.5)
+    assert JournalFold().finish_seconds == 0.0
+
+
 def test_a_trial_that_is_open_takes_as_long_as_its_own_epochs():
     """t0 waits with two epochs of 6 s left, t1 runs with one of 10 s: 22 s over two slots.
 

@@ -16,9 +16,9 @@ from stub_campaign import (
     measure_makespan,
 )
 
-from hydragnn_hpo.campaign.forecast import ForecastMachine
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.planning.forecast import ForecastMachine
 
 
 def placed(trial, attempt, until, time=0.0):

@@ -197,7 +197,7 @@ def test_ranks_that_share_graphs_are_started_by_a_launcher(tmp_path, backend, la
 def test_ranks_that_share_nothing_are_forked(tmp_path):
     work = trainings(tmp_path, "stage", "windows")
     assert (work.kind, work.choose_rank_slots(SLOTS)) == ("train", SLOTS)
-    assert [entry["access"] for entry in work._stores] == ["stage", "windows"]
+    assert [entry.access for entry in work._stores] == ["stage", "windows"]
 
 
 @pytest.mark.parametrize(

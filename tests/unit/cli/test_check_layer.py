@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from hydragnn_hpo.cli.command_line import main
-from hydragnn_hpo.testing import CHECKS, conv_suite
+from hydragnn_hpo.testing import conv_suite
+from hydragnn_hpo.testing.conv_suite import CHECKS
 
 CONV = '''
 """A layer of a user."""

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.cli.doctor_command import MOST_LETTERS, findings_table, rows_of
-from hydragnn_hpo.launching import Finding
+from hydragnn_hpo.host_checks import Finding
 
 
 def drawn(findings, width=110) -> str:

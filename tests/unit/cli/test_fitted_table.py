@@ -25,6 +25,7 @@ from hydragnn_hpo.cli import (
 from hydragnn_hpo.cli.fitted_table import FittedTable
 from hydragnn_hpo.config.machine import known_profiles, read_profile
 from hydragnn_hpo.ensemble import read_artefact
+from hydragnn_hpo.ensemble.prediction import HeadPrediction
 from hydragnn_hpo.report.importance import Effect, Importance
 from hydragnn_hpo.report.observations import Target
 from hydragnn_hpo.resources import resource_path
@@ -123,15 +124,60 @@ def of_predictions(run, built):
     manifest = SimpleNamespace(
         heads={n: SimpleNamespace(level="graph", shape="scalar", shown_unit="eV") for n in names}
     )
-    values = SimpleNamespace(
+    values = HeadPrediction(
         mean=np.full((1, 1), -1234.5678),
         std=np.full((1, 1), 0.1234),
+        std_epistemic=np.full((1, 1), 0.1),
         lo90=np.full((1, 1), -1235.0),
         hi90=np.full((1, 1), -1234.0),
     )
     predicted = SimpleNamespace(heads=dict.fromkeys(names, values), trust=["unseen elements"])
     rows = SimpleNamespace(prediction=predicted, each=lambda: [(0, 0, "my molecules.xyz", None)])
-    yield predict_command.render_table(manifest, [rows], 20), ["-1234.568", "0.123", "-1234.000"]
+    columns = SimpleNamespace(manifest=manifest, levels=(90,))
+    yield predict_command.render_table(columns, [rows], 20), ["-1234.568", "0.123", "-1234.000"]
+
+
+def of_classes(heads, **probabilities):
+    """The table of one structure with heads of classes, as text."""
+    manifest = SimpleNamespace(heads=heads)
+    predicted = SimpleNamespace(
+        heads={
+            name: SimpleNamespace(mean=np.array([values])) for name, values in probabilities.items()
+        },
+        trust=["ok"],
+    )
+    rows = SimpleNamespace(prediction=predicted, each=lambda: [(0, 0, "mine.csv@0", None)])
+    console = Console(file=io.StringIO(), width=110)
+    columns = SimpleNamespace(manifest=manifest, levels=(90,))
+    console.print(predict_command.render_table(columns, [rows], 20))
+    return console.file.getvalue()
+
+
+def test_predicted_classes_are_shown_with_their_probabilities():
+    classes = [f"c{number}" for number in range(5)]
+    heads = {
+        "soluble": SimpleNamespace(level="graph", shape="class", classes=["no", "yes"]),
+        "phase": SimpleNamespace(level="graph", shape="class", classes=classes),
+        "smell": SimpleNamespace(level="graph", shape="class", classes=["no", "yes"]),
+    }
+    text = of_classes(
+        heads, soluble=[0.13, 0.87], phase=[0.1, 0.02, 0.5, 0.3, 0.08], smell=[np.nan, np.nan]
+    )
+    assert "yes 0.87, no 0.13" in text
+    assert "c2 0.50, c3 0.30, c0 0.10, ..." in text
+    assert "missing" in text
+    assert "per atom" not in text
+    assert "standard deviation" not in text
+
+
+def test_what_the_table_of_predictions_lacks_is_named():
+    heads = {
+        "soluble": SimpleNamespace(level="graph", shape="class", classes=["no", "yes"]),
+        "dos": SimpleNamespace(level="graph", shape="spectrum"),
+        "forces": SimpleNamespace(level="node", shape="vector"),
+    }
+    text = of_classes(heads, soluble=[0.13, 0.87])
+    assert "values per atom, and spectra: add --out NAME.csv" in " ".join(text.split())
 
 
 def of_data(run, built):

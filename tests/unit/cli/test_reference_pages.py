@@ -9,24 +9,19 @@ from typing import Annotated, Any, Literal
 import pytest
 from annotated_types import Len
 from pydantic import Field, NonNegativeInt, PositiveFloat, TypeAdapter
+from reference_pages import commands_page, settings_page
 from typer.main import get_command
 
 import hydragnn_hpo.config
 from hydragnn_hpo.cli.command_line import app
-from hydragnn_hpo.cli.reference_pages import (
-    commands_page,
-    describe_kind,
-    read_files,
-    read_settings,
-    settings_page,
-)
+from hydragnn_hpo.cli.reference_settings import describe_kind, read_files, read_settings
 from hydragnn_hpo.config.convs.spec import UserOptions
-from hydragnn_hpo.config.data_config import MixedConfig
+from hydragnn_hpo.config.data_config import MixedConfig, TargetKind
 from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.trial_config import TrialHeads
 
-UNWRITTEN = {Config, MixedConfig, SiteConfig, TrialHeads, UserOptions}
+UNWRITTEN = {Config, MixedConfig, SiteConfig, TargetKind, TrialHeads, UserOptions}
 """Configs that only others derive from, and two that no file holds."""
 
 

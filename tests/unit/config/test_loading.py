@@ -152,7 +152,6 @@ WRONG = [
      "conv 'nowhere.module:Conv' is in package 'nowhere', which"),
     (CommandConfig, {"argv": ["x"], "per": "trial", "launcher": "srun"},
      "per is 'trial', but launcher is 'srun'"),
-    (MachineConfig, {"backend": "steps"}, "'backend': the backend 'steps' is gone: use 'slurm'"),
     (MachineConfig, {"shared_files": False}, "'shared_files = false' is gone: all hosts must see"),
     (MachineConfig, {"shared_files": "true"}, "'shared_files = "),
     # Each becomes an entry of a list, or a width of one: mistyped ones filled the memory.

@@ -93,8 +93,6 @@ def test_what_can_be_meant_is_taken(changes):
         ("frontier", {"interfaces": ["hsn0", "hsn1", "hsn2"]}, "'hsn3' is not among interfaces"),
         ("frontier", {"rank__folders": {"X": "{scratch}/x"}}, "trials share it"),
         ("frontier", {"batch__scheduler": "none"}, "no scheduler that would read them"),
-        ("aurora", {"backend": "slurm"}, "needs Slurm"),
-        ("aurora", {"batch__directives": ["--nodes=2"]}, "PBS has no options"),
     ],
 )
 def test_what_is_probably_not_meant_is_doubted(base, changes, says):

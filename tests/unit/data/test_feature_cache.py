@@ -9,15 +9,10 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.config import TrainConfig
-from hydragnn_hpo.data import (
-    Columns,
-    FeatureCache,
-    build_store,
-    leave_fold_out,
-    make_batch,
-    open_store,
-)
+from hydragnn_hpo.data import Columns, FeatureCache, make_batch, open_store
 from hydragnn_hpo.data import feature_cache as module
+from hydragnn_hpo.data.folds import leave_fold_out
+from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.file_records import FeatureStats
 

@@ -1,11 +1,12 @@
 """Target statistics: from train alone, and safe to divide by."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hydragnn_hpo.config.data_config import TargetConfig
+from hydragnn_hpo.config.data_config import KIND, AxisConfig, TargetConfig, TargetKind, kind_of
 from hydragnn_hpo.data.columns import Columns, Graph, columns_of
 from hydragnn_hpo.data.normalize import (
     RIDGE,
@@ -47,6 +48,19 @@ def test_the_mark_of_a_guessed_unit_is_kept(divided: Columns) -> None:
     assert [shown_unit(stats[name]) for name in ("energy", "charge")] == ["eV (guessed)", "e"]
     assert shown_unit(refit_target_stats(divided, "energy", stats["energy"])) == "eV (guessed)"
     assert "unit_guessed" not in stats["charge"]
+
+
+def test_every_property_of_a_target_is_carried_from_card_to_store(divided: Columns) -> None:
+    """A new property is declared in ``TargetKind`` alone; nothing lists its fields by hand."""
+    said = {name: f"some {name}" for name in KIND} | {"unit": "1", "unit_guessed": True}
+    said |= {"level": "graph", "shape": "scalar", "energy": None, "extensive": True}
+    said |= {"origin": "none", "size": 7, "classes": ("a", "b")}
+    said |= {"axis": AxisConfig(first=0.0, last=1.0), "charge": "q"}
+    card = TargetConfig.model_construct(None, **said)
+    stats = fit_target_stats(divided, {"energy": card})["energy"]
+    stored = json.loads(json.dumps(stats))
+    assert kind_of(stored) == TargetKind.model_construct(None, **said)
+    assert said.keys() - {"energy"} <= stored.keys()
 
 
 def test_other_splits_do_not_matter(divided: Columns) -> None:

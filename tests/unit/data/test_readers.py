@@ -521,5 +521,5 @@ def test_the_suffix_of_a_cif_and_an_inner_suffix_decide(tmp_path: Path) -> None:
         "CONTCAR.cif": "cif",
         "XDATCAR_2": "vasp-xdatcar",
     }.items():
-        (tmp_path / name).write_text("<modeling>")
+        (tmp_path / name).write_text("shows nothing")
         assert format_of(tmp_path / name) == form

@@ -2,9 +2,11 @@
 
 import errno
 import fcntl
+import json
 import logging
 import os
 import shutil
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +15,12 @@ import numpy as np
 import pytest
 from comparing import assert_same_columns
 from stores import alter_last_position, read_store
+from typer.testing import CliRunner
 
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.data import store_access
 from hydragnn_hpo.data.columns import Columns
-from hydragnn_hpo.data.store_access import open_store
+from hydragnn_hpo.data.store_access import open_store, remove_stages
 from hydragnn_hpo.data.store_index import read_index
 from hydragnn_hpo.data.window_cache import WindowCache
 from hydragnn_hpo.errors import DataError, StorageError
@@ -256,7 +260,8 @@ def others(many_windows: Path, scratch: Path) -> list[Path]:
         shutil.copytree(original, results[-1])
         used = results[-1].parent / f"{results[-1].name}.used"
         used.touch()
-        os.utime(used, (1000 - age, 1000 - age))
+        opened = time.time() - age - 1.0
+        os.utime(used, (opened, opened))
     shutil.rmtree(original)
     return results
 
@@ -271,6 +276,36 @@ def test_unused_stages_make_room_the_oldest_first(
     assert isinstance(open_store(many_windows, scratch), Columns)
     assert [other.exists() for other in others] == [True, True, False]
     assert list(scratch.glob("*/stage/.*")) == []
+
+
+def test_stages_of_old_and_of_removed_stores_go_when_another_is_made(
+    many_windows: Path, scratch: Path, others: list[Path]
+) -> None:
+    """The first was opened eight days ago, the second has no store any more, the third has."""
+    week = time.time() - 8 * 86_400.0
+    os.utime(others[0].parent / f"{others[0].name}.used", (week, week))
+    manifest = others[1] / "manifest.json"
+    gone = json.loads(manifest.read_text()) | {"store": str(many_windows / "gone")}
+    manifest.write_text(json.dumps(gone))
+    open_store(many_windows, scratch)
+    assert [other.exists() for other in others] == [False, False, True]
+
+
+def test_all_stages_that_nobody_reads_are_removed_at_once(
+    many_windows: Path, scratch: Path, others: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYDRAGNN_HPO_SCRATCH", str(scratch))
+    used = os.open(others[2].parent / f"{others[2].name}.used", os.O_RDWR)
+    fcntl.flock(used, fcntl.LOCK_SH)
+    open_store(many_windows)
+    own = others[0].parent / read_index(many_windows).checksum
+    assert remove_stages(many_windows) == [own]  # this process alone has read it
+    done = CliRunner().invoke(app, ["dataset", "unstage"])
+    assert done.output.splitlines() == [f"removed {other}" for other in others[:2]]
+    assert stages(scratch) == [others[2]]
+    done = CliRunner().invoke(app, ["dataset", "unstage"])
+    assert done.output == "no stage was unused.\n"
+    os.close(used)
 
 
 def test_a_stage_that_is_read_stays(

@@ -25,8 +25,9 @@ from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.artefact import Manifest, read_artefact
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
-from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.engine import Member, member_batches, pieces
+from hydragnn_hpo.ensemble.neighbor_densities import edges_of
+from hydragnn_hpo.ensemble_build.build import build_ensemble
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.model.trunks.embed import embed_store
 from hydragnn_hpo.training import checkpoint
@@ -237,12 +238,18 @@ def summed_run(tmp_path_factory, scratch):
 
 
 def build_three_trials(
-    run: Path, columns: Columns, card: CardConfig, trunk: str | None = None, **campaign: object
+    run: Path,
+    columns: Columns,
+    card: CardConfig,
+    trunk: str | None = None,
+    *,
+    method: str = "top",
+    **campaign: object,
 ) -> None:
     """Write a run of three trials and build its ensemble."""
     (run / "data").mkdir(parents=True)
     write_store(run / "data/toy.bp", [columns], columns.stats, card)
-    values = {**CAMPAIGN, **campaign, "ensemble": {"method": "top"}}
+    values = {**CAMPAIGN, **campaign, "ensemble": {"method": method}}
     text = dump_config(parse_config(values, CampaignConfig, where="campaign"))
     (run / "campaign.toml").write_text(text)
     opened = open_store(run / "data/toy.bp")
@@ -273,17 +280,37 @@ def frozen_models(embedding: str, **more: object) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def total_zip(tmp_path_factory, scratch):
-    """An ensemble of three trials for total energies, for tests that only read."""
-    run = tmp_path_factory.mktemp("total") / "run"
-    columns, card = toy_columns()
+def total_columns(count: int = 60) -> tuple[Columns, CardConfig]:
+    """Toy molecules with total energies."""
+    columns, card = toy_columns(count)
     energy = card.targets["energy"].model_copy(update={"unit": "eV", "energy": "total"})
     card = card.model_copy(update={"targets": {**card.targets, "energy": energy}})
     columns.targets["energy"] *= columns.num_nodes()[:, None]
     columns.stats["targets"] = fit_target_stats(columns, card.targets)
+    return columns, card
+
+
+@pytest.fixture(scope="session")
+def total_zip(tmp_path_factory, scratch):
+    """An ensemble of three trials for total energies, for tests that only read."""
+    run = tmp_path_factory.mktemp("total") / "run"
     with scratch():
-        build_three_trials(run, columns, card)
+        build_three_trials(run, *total_columns())
+    return run / "ensemble.zip"
+
+
+@pytest.fixture(scope="session")
+def joined_total_zip(tmp_path_factory, scratch):
+    """The same of energies of pairs, which a regression tells much better than random nets."""
+    run = tmp_path_factory.mktemp("pairs") / "run"
+    columns, card = total_columns(200)
+    _, receiver, vectors = edges_of(columns)
+    graph = np.repeat(np.arange(columns.num_graphs), columns.num_nodes())[receiver]
+    pairs = np.exp(-np.linalg.norm(vectors, axis=1))
+    columns.targets["energy"] = np.bincount(graph, pairs, columns.num_graphs)[:, None]
+    columns.stats["targets"] = fit_target_stats(columns, card.targets)
+    with scratch():
+        build_three_trials(run, columns, card, method="greedy")
     return run / "ensemble.zip"
 
 

@@ -10,6 +10,7 @@ from ase import Atoms, units
 from ase.build import bulk, molecule
 from ase.calculators.calculator import PropertyNotImplementedError
 from ase.calculators.lj import LennardJones
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.md.verlet import VelocityVerlet
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -311,6 +312,24 @@ def test_an_energy_per_atom_is_multiplied_and_its_spread_too(built_zip, kind, un
     assert atoms.get_potential_energy() == pytest.approx(factor * head.mean[0, 0], rel=1e-12)
     result = atoms.calc.results
     assert result["energy_std"] == pytest.approx(factor * head.std[0, 0], rel=1e-12)
+
+
+def test_functions_of_ase_take_the_results_without_names_of_this_library(built_zip):
+    atoms = structure("crystal")
+    atoms.calc = EnsembleCalculator(Ensemble.load(built_zip, precision="fp64"))
+    energy = atoms.get_potential_energy()
+    named = ("energy", "free_energy", "forces", "stress")
+    kept = SinglePointCalculator(atoms, **atoms.calc.results)
+    assert set(kept.results) == set(named)
+    for properties in (atoms.get_properties(["energy", "forces"]), atoms.calc.export_properties()):
+        assert properties["energy"] == kept.results["energy"] == energy
+        assert set(properties) == {"natoms", *named}  # natoms is ASE's own
+    own = {"energy_std", "energy_std_epistemic", "stress_std", "trust", "forces_max_std"}
+    assert all(name in atoms.calc.results for name in own)
+    assert atoms.calc.results.get("trust") == atoms.calc.results["trust"]
+    assert atoms.calc.results.get("dipole") is None
+    with pytest.raises(KeyError):
+        atoms.calc.results["dipole"]
 
 
 def test_spreads_of_forces_and_stress_are_those_of_the_members(built_zip):

@@ -17,12 +17,12 @@ from hydragnn_hpo.cli.ensemble_evaluate import evaluation_table
 from hydragnn_hpo.config.model_config import HeadConfig
 from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
-from hydragnn_hpo.ensemble.evaluation import (
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble_build.evaluation import (
     evaluate_ensemble,
     parse_label_options,
     read_labelled,
 )
-from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 
 KINDS = {

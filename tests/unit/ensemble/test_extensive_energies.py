@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 from unit.ensemble.test_torch_export import inputs
 
 from hydragnn_hpo.cli.command_line import app
-from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.artefact import Manifest, read_artefact
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.torch_export import EnsembleProgram
+from hydragnn_hpo.errors import ConfigError
 
 
 def structures():
@@ -55,6 +56,35 @@ def test_they_grow_with_the_structure(total_zip, predict):
     one, two, eight, first, second, both = predict(Ensemble.load(total_zip))
     assert [two, eight] == pytest.approx([2 * one, 8 * one], rel=1e-6)
     assert both == pytest.approx(first + second, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "predict",
+    [
+        lambda ensemble: ensemble.predict(structures()).heads["energy"].mean[:, 0].tolist(),
+        by_calculator,
+    ],
+    ids=["predict", "calculator"],
+)
+def test_they_grow_with_a_regression_as_a_member_too(joined_total_zip, predict):
+    ensemble = Ensemble.load(joined_total_zip, precision="fp64")
+    assert ensemble.manifest.heads["energy"].local.weight > 0.5
+    one, two, eight, first, second, both = predict(ensemble)
+    assert [two, eight] == pytest.approx([2 * one, 8 * one], rel=1e-5)
+    assert both == pytest.approx(first + second, rel=1e-5)
+
+
+def test_an_energy_with_a_regression_has_no_forces_and_says_so(joined_total_zip):
+    atoms = molecule("H2O")
+    atoms.calc = EnsembleCalculator(joined_total_zip)
+    with pytest.raises(ConfigError, match="a regression on local descriptors is a member"):
+        atoms.get_forces()
+    values = read_artefact(joined_total_zip).manifest.model_dump()
+    charge = values["heads"]["charge"]
+    forces = {"derived_from": "energy", "shape": "vector", "unit": "eV/angstrom", "local": None}
+    values["heads"]["charge"] = {**charge, **forces, "baseline": None}
+    with pytest.raises(ValueError, match="'local' is not of energies that have derivatives"):
+        Manifest.model_validate(values)
 
 
 def test_a_size_far_from_those_of_training_is_a_reason_for_doubt(total_zip):

@@ -12,15 +12,11 @@ from ase.data import chemical_symbols
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
-from hydragnn_hpo.ensemble.build import measure_coordination
 from hydragnn_hpo.ensemble.engine import make_member, member_batches
-from hydragnn_hpo.ensemble.inference import (
-    Ensemble,
-    Prediction,
-    neighbor_counts,
-    outside_coordination,
-)
+from hydragnn_hpo.ensemble.head_predictions import neighbor_counts, outside_coordination
+from hydragnn_hpo.ensemble.inference import Ensemble, Prediction
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
+from hydragnn_hpo.ensemble_build.packed import measure_coordination
 from hydragnn_hpo.errors import DataError
 
 FIELDS = ("mean", "std", "std_epistemic", "lo90", "hi90")

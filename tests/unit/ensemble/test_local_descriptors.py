@@ -14,8 +14,6 @@ from unit.ensemble.test_neighbor_densities import CUTOFF, graphs, list_neighbors
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
-from hydragnn_hpo.ensemble.calibrate import Calibration
-from hydragnn_hpo.ensemble.class_probabilities import as_probabilities, log_losses
 from hydragnn_hpo.ensemble.local_descriptors import (
     ElementModel,
     LocalModels,
@@ -23,8 +21,11 @@ from hydragnn_hpo.ensemble.local_descriptors import (
     fit_local_models,
 )
 from hydragnn_hpo.ensemble.neighbor_densities import SHELLS
-from hydragnn_hpo.ensemble.uncertainty_scores import HeadOnLabels
-from hydragnn_hpo.ensemble.verdict import HeadEvidence, RowFacts, collect_evidence, judge
+from hydragnn_hpo.ensemble_build.verdict import judge
+from hydragnn_hpo.ensemble_build.verdict_evidence import HeadEvidence, RowFacts, collect_evidence
+from hydragnn_hpo.uncertainty.calibrate import Calibration
+from hydragnn_hpo.uncertainty.class_probabilities import as_probabilities, log_losses
+from hydragnn_hpo.uncertainty.uncertainty_scores import HeadOnLabels
 
 TARGETS = {
     "size": TargetConfig(level="graph", unit="1"),

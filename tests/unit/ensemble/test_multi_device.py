@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hydragnn_hpo.data.batch_sampler import balance_load
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.engine import EagerEngine, device_of
 from hydragnn_hpo.ensemble.inference import (
     Ensemble,
     MultiDeviceEngine,
-    assign_members,
     devices_of,
     load_ensemble,
 )
@@ -22,7 +22,7 @@ from hydragnn_hpo.errors import ConfigError
 
 def test_the_longest_goes_first_to_who_is_done_first():
     """Graham's own example, jobs 5 5 4 4 3 3 3 on three: 11 where 9 is possible."""
-    places = assign_members([5, 5, 4, 4, 3, 3, 3], 3)
+    places = balance_load([5, 5, 4, 4, 3, 3, 3], 3)
     assert sorted(itertools.chain(*places)) == list(range(7))
     loads = [sum([5, 5, 4, 4, 3, 3, 3][n] for n in place) for place in places]
     assert max(loads) == 11
@@ -36,7 +36,7 @@ def test_never_above_four_thirds_of_the_best(costs, places):
         return float(loads.max())
 
     best = min(map(longest, itertools.product(range(places), repeat=len(costs))))
-    result = max(sum(costs[n] for n in place) for place in assign_members(costs, places))
+    result = max(sum(costs[n] for n in place) for place in balance_load(costs, places))
     assert result <= (4 / 3 - 1 / (3 * places)) * best * (1 + 1e-12)
 
 

@@ -16,9 +16,9 @@ from unit.ensemble.conftest import build_three_trials, frozen_models, toy_column
 
 from hydragnn_hpo.data import open_store
 from hydragnn_hpo.ensemble.artefact import LOCAL, read_artefact
-from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.prune import prune_members
+from hydragnn_hpo.ensemble_build.build import build_ensemble
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.model.trunks.embed import feature_cache
 

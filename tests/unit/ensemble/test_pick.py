@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from hydragnn_hpo.cli.ensemble_command import pick as command
 from hydragnn_hpo.ensemble.artefact import HeadEntry
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
-from hydragnn_hpo.ensemble.calibrate import Calibration, compute_moments
 from hydragnn_hpo.ensemble.descriptors import standardize
-from hydragnn_hpo.ensemble.error_factors import ErrorFactors
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.pick import (
     DEVIATION,
@@ -37,6 +35,8 @@ from hydragnn_hpo.ensemble.pick import (
 from hydragnn_hpo.ensemble.prediction import HeadPrediction
 from hydragnn_hpo.ensemble.structure_batches import Structures, columns_of_atoms
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.uncertainty.calibrate import Calibration, compute_moments
+from hydragnn_hpo.uncertainty.error_factors import ErrorFactors
 
 
 def cover(points: np.ndarray, centers: list[int]) -> float:

@@ -28,7 +28,7 @@ from hydragnn_hpo.ensemble.structure_batches import (
     rules_for,
 )
 from hydragnn_hpo.errors import StorageError
-from hydragnn_hpo.launching import LauncherInfo
+from hydragnn_hpo.launching.rank_environment import LauncherInfo
 
 BAD = Atoms("CC", np.zeros((2, 3)))
 
@@ -88,6 +88,19 @@ def test_standard_output_takes_lines_of_csv_or_json(predict, built_zip):
     assert "at one place" in second["error"]
     _, out, _ = predict("a.extxyz", "--json")
     assert [entry["id"] for entry in json.loads(out)["structures"]] == ["a.extxyz@0", "a.extxyz@1"]
+
+
+def test_the_table_has_the_intervals_that_were_asked_for(predict, built_zip, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    prediction = Ensemble.load(built_zip).predict(molecule("H2O"), levels=(50, 95))["energy"]
+    write("a.extxyz", [molecule("H2O")])
+    _, out, _ = predict("a.extxyz", "--levels", "50,95")
+    assert "[50 % interval], [95 % interval]" in " ".join(out.split())
+    row = next(line for line in out.splitlines() if "a.extxyz@0" in line)
+    expected = [float(end[0, 0]) for level in (50, 95) for end in prediction.bounds[level]]
+    shown = [float(end) for pair in re.findall(r"\[(.*?)\]", row) for end in pair.split(",")]
+    assert shown == pytest.approx(expected, abs=6e-4)
+    assert "90 %" in predict("a.extxyz")[1]
 
 
 def test_a_level_without_a_guarantee_is_named_wherever_it_is_shown(predict, built_zip, caplog):

@@ -69,6 +69,17 @@ def test_structures_have_their_names_or_number_and_formula(ensemble, structures)
     assert names.value_counts().to_dict() == {"water": 3, "2 CH4": 5, "3 C6H6": 12}
 
 
+def test_atoms_are_joined_to_structures_of_one_name(ensemble):
+    frames = [molecule("H2O"), molecule("CH4")]
+    for atoms in frames:
+        atoms.info["name"] = "frame"
+    prediction = ensemble.predict(frames)
+    atoms = prediction.to_frame("atoms")
+    assert list(atoms["structure_index"]) == [0] * 3 + [1] * 5
+    joined = atoms.join(prediction.to_frame()[["energy"]], on="structure_index")
+    assert list(joined["energy"].unique()) == prediction["energy"].mean[:, 0].tolist()
+
+
 def test_units_stand_beside_the_table(ensemble, structures):
     units = ensemble.predict(structures).to_frame().attrs["units"]
     assert units["energy"] == units["energy_std"] == "eV/atom"
@@ -120,7 +131,7 @@ def test_nothing_predicted_is_an_empty_table(ensemble):
     assert len(nothing) == 0
     assert list(nothing) == []
     assert nothing.to_frame().shape == (0, 7)
-    assert nothing.to_frame("atoms").shape == (0, 8)
+    assert nothing.to_frame("atoms").shape == (0, 9)
 
 
 def test_wrong_names_are_one_sentence(ensemble, structures):

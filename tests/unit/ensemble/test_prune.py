@@ -5,20 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hydragnn_hpo.ensemble import error_factors
 from hydragnn_hpo.ensemble.artefact import Manifest, read_artefact
-from hydragnn_hpo.ensemble.artefact_writer import render_model_card, write_artefact
-from hydragnn_hpo.ensemble.calibrate import calibrate
-from hydragnn_hpo.ensemble.calibration_data import (
+from hydragnn_hpo.ensemble.artefact_writer import write_artefact
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.model_card import render_model_card
+from hydragnn_hpo.ensemble.prune import choose_members, prune_members
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.uncertainty import error_factors
+from hydragnn_hpo.uncertainty.calibrate import calibrate
+from hydragnn_hpo.uncertainty.calibration_data import (
     AtomsOfStructures,
     CalibrationData,
     HeadCalibrationData,
     from_arrays,
     to_arrays,
 )
-from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.prune import choose_members, prune_members
-from hydragnn_hpo.errors import ConfigError
 
 
 @pytest.fixture(scope="module")

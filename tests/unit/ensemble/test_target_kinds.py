@@ -26,8 +26,6 @@ from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.artefact import LOCAL_MEMBER, read_artefact
 from hydragnn_hpo.ensemble.baselines import CompositionModel
-from hydragnn_hpo.ensemble.build import build_ensemble
-from hydragnn_hpo.ensemble.class_probabilities import calibrate_probabilities
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_file import select_columns
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, make_rows
@@ -36,10 +34,12 @@ from hydragnn_hpo.ensemble.serve import Limits, describe_service
 from hydragnn_hpo.ensemble.structure_batches import Structures, columns_of_atoms
 from hydragnn_hpo.ensemble.torch_export import check_exportable
 from hydragnn_hpo.ensemble.writers import WRITERS
+from hydragnn_hpo.ensemble_build.build import build_ensemble
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.head_figures import draw_head
+from hydragnn_hpo.uncertainty.class_probabilities import calibrate_probabilities
 
 CARD = {
     "name": "kinds",
@@ -378,7 +378,11 @@ def test_a_spectrum_is_a_list_a_block_or_columns(ensemble, tmp_path):
     assert first.arrays["local"].shape == (len(structures[0]), 4)
     title = written(ensemble, structures, ".csv", tmp_path).read_text().splitlines()[0]
     assert title.startswith("id,dos_0,dos_1,")
-    assert (tmp_path / "out.nodes.csv").read_text().startswith("id,atom,element,local_0,local_1")
+    assert (
+        (tmp_path / "out.nodes.csv")
+        .read_text()
+        .startswith("id,structure_index,atom,element,local_0,local_1")
+    )
 
 
 def test_the_most_probable_class_is_named_in_every_format(ensemble, tmp_path):

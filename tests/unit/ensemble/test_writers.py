@@ -13,12 +13,12 @@ from ase.io import read
 
 from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.ensemble.artefact import CreatedBy, HeadEntry, Manifest, MemberEntry, Provenance
-from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.predict_file import make_writer
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, make_rows
 from hydragnn_hpo.ensemble.prediction import HeadPrediction, Prediction
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.uncertainty.calibrate import Calibration
 
 CALIBRATION = Calibration(1.0, 0.1, {"0.5": 0.5, "0.9": 1.5}, 1.0, 10, 10)
 HEADS = {
@@ -105,6 +105,18 @@ def write(manifest, two_batches, tmp_path):
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_atoms_have_the_row_of_their_structure_though_names_repeat(manifest, two_batches, tmp_path):
+    """Four parts: a bad one; water (3 atoms), a bad one, an oxygen; nothing; the second again."""
+    form = make_writer(tmp_path / "out.csv", OutputColumns(manifest))
+    parts = [form.part(some) for some in (two_batches[1:], two_batches[:1], [], two_batches[:1])]
+    main, nodes = form.join(lambda: iter(parts), tmp_path / "out.csv")
+    structures = rows(main)
+    assert [row["id"] for row in structures if not row["error"]] == ["water", "o,2"] * 2
+    atoms = rows(nodes)
+    assert [int(row["structure_index"]) for row in atoms] == [1, 1, 1, 3, 4, 4, 4, 6]
+    assert all(structures[int(row["structure_index"])]["id"] == row["id"] for row in atoms)
 
 
 def test_csv_has_a_row_per_structure_and_one_per_atom(write):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hydragnn_hpo.launching import devices
-from hydragnn_hpo.launching.devices import Device
+from hydragnn_hpo.launching import slots
+from hydragnn_hpo.launching.slots import Device
 
 
 def cards(variable):
@@ -11,7 +11,7 @@ def cards(variable):
 
 
 def names(environment):
-    return [card.name for card in devices.find_devices(environment)]
+    return [card.name for card in slots.find_devices(environment)]
 
 
 TWO_CARDS = """\
@@ -36,7 +36,7 @@ GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-22222222-bbbb)
     ids=["cards", "slices", "none"],
 )
 def test_a_listing_gives_the_names_of_cards_or_of_their_slices(listing, expected):
-    assert devices.parse_nvidia(listing) == expected
+    assert slots.parse_nvidia(listing) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_a_listing_gives_the_names_of_cards_or_of_their_slices(listing, expected
     ],
 )
 def test_only_the_allowed_devices_are_kept_in_their_order(allowed, kept):
-    assert [card.name for card in devices.visible(cards("HIP_VISIBLE_DEVICES"), allowed)] == kept
-    assert devices.visible([], allowed) == [], "a setting makes no GPU"
+    assert [card.name for card in slots.visible(cards("HIP_VISIBLE_DEVICES"), allowed)] == kept
+    assert slots.visible([], allowed) == [], "a setting makes no GPU"
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_only_the_allowed_devices_are_kept_in_their_order(allowed, kept):
     ],
 )
 def test_amd_settings_are_respected(monkeypatch, environment, expected):
-    monkeypatch.setattr(devices, "_nvidia", list)
-    monkeypatch.setattr(devices, "_amd", cards)
+    monkeypatch.setattr(slots, "_nvidia", list)
+    monkeypatch.setattr(slots, "_amd", cards)
 
     assert names(environment) == expected
 
@@ -84,7 +84,7 @@ def tool(folder, text, monkeypatch):
 
 
 def test_nvidia_is_queried_through_its_tool(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "_amd", lambda variable: [])
+    monkeypatch.setattr(slots, "_amd", lambda variable: [])
     tool(tmp_path, f"cat <<END\n{TWO_CARDS}END", monkeypatch)
     assert names({}) == ["0", "1"]
     assert names({"CUDA_VISIBLE_DEVICES": "1"}) == ["1"]
@@ -100,7 +100,7 @@ def test_amd_devices_are_counted_and_placed_in_the_order_of_the_driver(tmp_path)
         text = f"cpu_cores_count 0\nsimd_count {number - 2}\nlocation_id {place}\ndomain 1\n"
         (tmp_path / str(number) / "properties").write_text(text)
 
-    assert devices._amd("ROCR_VISIBLE_DEVICES", tmp_path) == [
+    assert slots._amd("ROCR_VISIBLE_DEVICES", tmp_path) == [
         Device("0", "ROCR_VISIBLE_DEVICES", "0001:09:00.0"),
         Device("1", "ROCR_VISIBLE_DEVICES", "0001:c1:02.1"),
     ]
@@ -109,7 +109,7 @@ def test_amd_devices_are_counted_and_placed_in_the_order_of_the_driver(tmp_path)
 def test_nvidia_tells_where_a_device_sits():
     listing = "0, 00000000:07:00.0\n1, 00000001:0F:00.0\n"
 
-    assert devices.parse_buses(listing) == {"0": "0000:07:00.0", "1": "0001:0f:00.0"}
+    assert slots.parse_buses(listing) == {"0": "0000:07:00.0", "1": "0001:0f:00.0"}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_nvidia_tells_where_a_device_sits():
 )
 def test_the_smallest_card_counts(tmp_path, monkeypatch, text, memory_mb):
     tool(tmp_path, text, monkeypatch)
-    assert devices.device_memory_mb(tmp_path) == memory_mb
+    assert slots.device_memory_mb(tmp_path) == memory_mb
 
 
 def test_cards_of_amd_are_queried_through_the_kernel(tmp_path, monkeypatch):
@@ -128,4 +128,4 @@ def test_cards_of_amd_are_queried_through_the_kernel(tmp_path, monkeypatch):
         card.mkdir(parents=True)
         (card / "mem_info_vram_total").write_text(f"{gib << 30}\n")
 
-    assert devices.device_memory_mb(tmp_path) == 65536
+    assert slots.device_memory_mb(tmp_path) == 65536

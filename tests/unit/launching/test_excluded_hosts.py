@@ -5,11 +5,7 @@ import logging
 import pytest
 
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.excluded_hosts import (
-    add_excluded,
-    read_excluded,
-    read_run_excluded,
-)
+from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded, read_run_excluded
 from hydragnn_hpo.launching.slurm_allocation import without_excluded
 
 

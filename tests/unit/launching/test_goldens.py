@@ -14,8 +14,19 @@ from hydragnn_hpo.launching.profile_adapter import layout_of
 from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_starts
 from hydragnn_hpo.placement.pool import SlotPool
 
+GOLDENS = sorted(path.stem for path in golden_places.FOLDER.glob("*.txt"))
 
-@pytest.mark.parametrize("name", known_profiles())
+
+def test_a_profile_without_a_golden_changes_nothing_for_ranks():
+    """Such as that of one more scheduler: by ``extends`` it has the ranks of another one."""
+    base = find_profile("generic-slurm")
+    for name in {*known_profiles()} - {*GOLDENS}:
+        profile = find_profile(name)
+        for key in ("rank", "layout", "slots_per_host", "slot_order", "interfaces", "scratch"):
+            assert getattr(profile, key) == getattr(base, key), f"{name} needs a golden: {key}"
+
+
+@pytest.mark.parametrize("name", GOLDENS)
 def test_ranks_find_what_was_read_against_the_documents(name):
     golden = (golden_places.FOLDER / f"{name}.txt").read_text()
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.launcher_detection import (
+from hydragnn_hpo.launching.rank_environment import (
     OF_A_RANK,
     LauncherInfo,
     bind_threads,

@@ -23,13 +23,7 @@ from hydragnn_hpo.launching.link import (
     read_address,
     read_keys,
 )
-from hydragnn_hpo.launching.protocol import (
-    AskRank,
-    ForkServerReady,
-    Goodbye,
-    Heartbeat,
-    NewRecords,
-)
+from hydragnn_hpo.launching.protocol import AskRank, ForkServerReady, Goodbye, Heartbeat, NewRecords
 
 SECONDS = 60.0
 

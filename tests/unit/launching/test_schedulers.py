@@ -7,7 +7,9 @@ import pytest
 
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.launching.scheduler_commands import CommandFailed
-from hydragnn_hpo.launching.schedulers import Pbs, Slurm, parse_submitted, parse_time
+from hydragnn_hpo.launching.schedulers import parse_submitted, parse_time
+from hydragnn_hpo.launching.transports.pbs_batch import Pbs
+from hydragnn_hpo.launching.transports.slurm_batch import Slurm
 
 GREETINGS = (
     "123\n",

@@ -7,9 +7,8 @@ import pytest
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching import slots
-from hydragnn_hpo.launching.devices import Device, near, sort_by_core
 from hydragnn_hpo.launching.profile_adapter import layout_of
-from hydragnn_hpo.launching.slots import Layout, share_cores, share_near
+from hydragnn_hpo.launching.slots import Device, Layout, near, share_cores, share_near, sort_by_core
 
 GCDS = [Device(str(number), "ROCR_VISIBLE_DEVICES") for number in range(8)]
 FRONTIER_MASKS = {

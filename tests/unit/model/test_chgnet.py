@@ -128,4 +128,4 @@ def test_a_structure_of_too_many_angles_is_refused():
     """A simple cubic cell of 2 angstrom has 18 neighbours below 3: 18 x 17 angles an atom."""
     crystal = bulk("Cu", "sc", a=2.0) * (26, 26, 26)
     with pytest.raises(DataError, match=rf"has {26**3 * 18 * 17:,} angles between bonds below 3 "):
-        find_trunk("chgnet").check(columns(crystal), [0])
+        find_trunk("chgnet").features(columns(crystal), [0])

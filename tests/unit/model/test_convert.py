@@ -14,11 +14,12 @@ from own_trunks import tuned_weights, write_checkpoint, write_own
 from safetensors.torch import load, save
 from trunk_structures import columns_without_edges as columns
 
-from hydragnn_hpo.config import count_features, feature_columns, read_trunk_file
+from hydragnn_hpo.config import read_trunk_file
+from hydragnn_hpo.config.trunk_specs import count_features, feature_columns
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.model.trunks import find_trunk, load_trunk, open_trunk
 from hydragnn_hpo.model.trunks.convert import ConvertRequest, convert_trunk
-from hydragnn_hpo.model.trunks.mace import INTERACTIONS, MACEConfig
+from hydragnn_hpo.model.trunks.mace import INTERACTION, MACEConfig
 from hydragnn_hpo.optional_packages import MissingPackage, is_installed
 
 MACE = {
@@ -28,16 +29,14 @@ MACE = {
     "harmonics": 2,
     "correlation": 2,
     "convolutions": 2,
-    "first": "plain",
-    "later": "residual",
+    "first": "",
+    "later": "Residual",
     "cutoff": 4.5,
     "radial": 8,
-    "radial_kind": "bessel",
-    "transform": "None",
+    "agnesi": False,
     "envelope": 5,
     "hidden": [8, 8],
     "neighbors": 10.0,
-    "envelope_on_weights": False,
     "reduced_couplings": True,
 }
 
@@ -222,8 +221,8 @@ def record_of_mace(**changes):
     [
         {"first": "RealAgnosticInteractionBlock"},
         {"first": "os.system"},
-        {"later": "../plain"},
-        {"transform": "__import__('os')"},
+        {"later": "../Residual"},
+        {"agnesi": "__import__('os')"},
         {"radial_kind": "mace.modules.blocks.BesselBasis"},
         {"features": 257},
         {"features": "16x0e + 16x1o"},
@@ -252,7 +251,7 @@ def test_a_hostile_card_names_no_class_and_no_large_network(change):
 
 def test_sizes_of_a_mace_are_read_before_its_package():
     assert msgspec.convert(MACE, MACEConfig).features == 16
-    assert set(INTERACTIONS) == set(MACEConfig.__annotations__["first"].__args__)
+    assert INTERACTION.format(MACE["first"]) == "RealAgnosticInteractionBlock"
     if not is_installed("mace"):
         with pytest.raises(MissingPackage, match=r"pip install 'hydragnn-hpo\[mace\]'"):
             open_trunk(record_of_mace(), {})

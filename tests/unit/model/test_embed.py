@@ -4,15 +4,18 @@ import json
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from ase.build import bulk
 from ase.io import write
 from own_trunks import write_own
+from trunk_structures import columns_without_edges
 
-from hydragnn_hpo.data import build_store, open_store
 from hydragnn_hpo.data import feature_cache as cache_module
+from hydragnn_hpo.data import open_store
+from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.errors import ConfigError, DataError, JobError
 from hydragnn_hpo.model.trunks import embed, find_trunk
 
@@ -118,3 +121,22 @@ def test_features_of_a_users_model_are_named_by_its_files(tmp_path):
     spec = {"store": str(store), "trunk": str(card), "checksum": own.checksum}
     embed.job_main({**spec, "answer": str(answer)})
     assert "was changed after the campaign had begun" in json.loads(answer.read_text())["error"]
+
+
+def test_a_price_is_measured_in_full_batches_for_two_seconds():
+    """Of 8 atoms at 10 ms, a batch of 8 structures takes 0.64 s: the fourth one ends it.
+
+    The first call takes 5 s and does not count.
+    """
+    seconds = [0.0]
+    described = []
+
+    def features(columns, rows):
+        seconds[0] += 0.01 * 8 * len(rows) if described else 5.0
+        described.append(len(rows))
+
+    crystals = columns_without_edges(*[bulk("Cu") * (2, 2, 2) for _ in range(50)])
+    trunk = SimpleNamespace(features=features)
+    price = embed.measure_price(trunk, crystals, clock=lambda: seconds[0])
+    assert price == (pytest.approx(0.01), "measured on 32 structures")
+    assert described == [1, 8, 8, 8, 8]

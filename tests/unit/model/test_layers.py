@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hydragnn_hpo.model.activations import silu
+from hydragnn_hpo.kernels.activations import silu
 
 
 class CountedOperations(TorchDispatchMode):

@@ -19,7 +19,7 @@ from trunk_structures import columns_without_edges as columns
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model.trunks import load_trunk, open_trunk
 from hydragnn_hpo.model.trunks.convert import ConvertRequest, convert_trunk
-from hydragnn_hpo.model.trunks.mace import INTERACTIONS, UNSAFE, import_mace
+from hydragnn_hpo.model.trunks.mace import INTERACTION, UNSAFE, import_mace
 from hydragnn_hpo.optional_packages import is_installed
 
 pytestmark = [
@@ -30,19 +30,12 @@ pytestmark = [
 ELEMENTS = [1, 6, 8, 14, 29]
 KINDS = {
     "first of MP": {},
-    "all residual": {"first": "residual", "order": 2, "harmonics": 3, "correlation": 2},
-    "density": {"first": "density", "later": "density residual", "transform": "Agnesi"},
-    "scalars, three layers": {"order": 0, "layers": 3, "radial": "gaussian"},
-    "one layer": {
-        "order": 0,
-        "layers": 1,
-        "radial": "chebyshev",
-        "transform": "Agnesi",
-        "hidden": [16],
-    },
+    "all residual": {"first": "Residual", "order": 2, "harmonics": 3, "correlation": 2},
+    "density": {"first": "Density", "later": "DensityResidual", "transform": "Agnesi"},
+    "scalars, three layers": {"order": 0, "layers": 3},
+    "one layer": {"order": 0, "layers": 1, "transform": "Agnesi", "hidden": [16]},
     "two heads": {"heads": ["one", "two"], "repulsion": True},
     "whole couplings": {"reduced": False},
-    "soft": {"transform": "Soft", "cutoff_on_weights": True},
 }
 
 
@@ -59,8 +52,12 @@ def build(kind):
         num_bessel=8,
         num_polynomial_cutoff=5,
         max_ell=kind.get("harmonics", 2),
-        interaction_cls=modules.interaction_classes[INTERACTIONS[kind.get("later", "residual")]],
-        interaction_cls_first=modules.interaction_classes[INTERACTIONS[kind.get("first", "plain")]],
+        interaction_cls=modules.interaction_classes[
+            INTERACTION.format(kind.get("later", "Residual"))
+        ],
+        interaction_cls_first=modules.interaction_classes[
+            INTERACTION.format(kind.get("first", ""))
+        ],
         num_interactions=kind.get("layers", 2),
         num_elements=5,
         hidden_irreps=o3.Irreps([(16, (d, (-1) ** d)) for d in range(order + 1)]),
@@ -214,12 +211,28 @@ def test_the_package_does_not_switch_safety_off(monkeypatch):
 def test_a_trial_imports_no_package_of_a_users_model():
     """A rank attaches stored features: it may import neither the package nor e3nn."""
     code = (
-        "import sys, hydragnn_hpo.training.trial, hydragnn_hpo.ensemble.build, "
+        "import sys, hydragnn_hpo.training.trial, hydragnn_hpo.ensemble_build.build, "
         "hydragnn_hpo.model.trunks.embed;"
         "print([name for name in ('mace', 'e3nn') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        ({"radial": "gaussian"}, "it has a GaussianBasis"),
+        ({"radial": "chebyshev"}, "it has a ChebychevBasis"),
+        ({"transform": "Soft"}, "it has a SoftTransform"),
+        ({"cutoff_on_weights": True}, "its weights of edges fade at the cutoff"),
+        ({"later": "AttResidual"}, "Invalid enum value 'AttResidual'"),
+    ],
+)
+def test_parts_that_no_released_model_has_are_refused(tmp_path, kind, part):
+    torch.save(build(kind), tmp_path / "odd.model")
+    with pytest.raises(DataError, match=rf"of a kind not known here \({part}.*\); choose another"):
+        convert_trunk(ConvertRequest(tmp_path / "odd.model", tmp_path, trusted=True))
 
 
 def test_what_our_schema_does_not_know_is_refused(tmp_path):

@@ -91,7 +91,7 @@ def test_convs_with_vectors_return_them_and_others_features_alone(name):
     layer = as_pyg(name, **SETTINGS)
     x = torch.randn(len(batch.numbers), FEATURES)
     out = layer(x, batch.edge_index, batch.positions.float(), batch.edge_shift.float())
-    if name in ("painn", "pnaeq", "et", "mace"):
+    if CONV_SPECS[name].vectors:
         x, state = out
         assert state.shape[0] == len(batch.numbers)
     else:

@@ -10,8 +10,8 @@ from kernel_cases import LAYOUTS, random_links
 from scipy.special import eval_legendre, spherical_jn
 
 from hydragnn_hpo.config.convs.angular import chebyshev_terms
+from hydragnn_hpo.kernels.scatter import Links
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.scatter import build_links
 from hydragnn_hpo.model.triplets import (
     SphericalBessel,
     bessel_roots,
@@ -26,7 +26,7 @@ def test_a_simple_cubic_crystal_has_thirty_triplets_per_atom():
     atom = torch.zeros(6, dtype=torch.long)
     axes = torch.eye(3, dtype=torch.float64)
     lengths = torch.full((6,), 3.0, dtype=torch.float64)
-    links = build_links(atom, atom, 1)
+    links = Links.of(atom, atom, 1)
     edges = Edges(links, torch.cat((axes, -axes)), lengths, lengths[:, None], lengths)
     triplets = find_triplets(edges, 3.2)
     counts = {c: int((triplets.cosines.round() == c).sum()) for c in (-1.0, 0.0, 1.0)}

@@ -9,7 +9,8 @@ from hydragnn_hpo.config import CampaignConfig, load_config
 from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.pipeline import fit_to_time, load_campaign, parse_settings
+from hydragnn_hpo.pipeline import load_campaign
+from hydragnn_hpo.pipeline.campaign_changes import fit_to_time, parse_settings
 from hydragnn_hpo.resources import resource_path
 
 QUICKSTART = resource_path("workflows/quickstart.toml")

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from ase import Atoms
-from ase.build import bulk, molecule
+from ase.build import bulk
 from ase.io import write
 from structure_files import bound_by_springs
 
@@ -143,30 +143,6 @@ def test_forces_that_are_not_learned_are_not_compared(springs):
     check_forces(card, springs / "springs.toml", ["e", "f"])  # none can be used: the build tells
 
 
-@pytest.mark.parametrize(
-    ("atoms", "minutes", "proposed"),
-    [
-        (bulk("Cu"), 10.0, True),
-        (bulk("Po", "sc", a=3.35), 10.0, False),
-        (bulk("Cu") * (5, 5, 5), 1.0, False),
-        (molecule("H2O"), 10.0, False),
-    ],
-    ids=["crystals", "an element it never saw", "more atoms than there is time for", "molecules"],
-)
-def test_features_are_proposed_where_the_model_is_at_home(tmp_path, atoms, minutes, proposed):
-    """125 atoms x 100 structures x 2 ms are 25 s, more than 0.3 of a minute."""
-    frames = [atoms.copy() for _ in range(100)]
-    random = np.random.default_rng(0)
-    for frame in frames:
-        frame.rattle(0.1, rng=random)
-        frame.info["gap"] = float(random.random())
-    write(tmp_path / "some.extxyz", frames)
-    for trunks in (True, False):
-        request = InitRequest(targets=("gap",), minutes=minutes, trunks=trunks)
-        made = init_from_files([tmp_path / "some.extxyz"], request, {"gap": "eV"}, tmp_path)
-        assert ("model.embedding" in made.campaign_text) == (proposed and trunks)
-
-
 def test_a_published_test_split_leaves_the_others_what_is_not_test(tmp_path):
     """Of 30 structures 20 are test: 10 are dealt by the shares of train, val, sel and cal."""
     frames = [bulk("Cu") for _ in range(30)]
@@ -175,7 +151,7 @@ def test_a_published_test_split_leaves_the_others_what_is_not_test(tmp_path):
         frame.rattle(0.1, rng=random)
         frame.info |= {"gap": float(random.random()), "part": "train" if number < 10 else "test"}
     write(tmp_path / "some.extxyz", frames)
-    request = InitRequest(targets=("gap",), minutes=1.0)
+    request = InitRequest(targets=("gap",), minutes=1.0, trunks=False)
     made = init_from_files([tmp_path / "some.extxyz"], request, {"gap": "eV"}, tmp_path)
     assert made.inspection.split.test_share == pytest.approx(2 / 3)
     card = CardConfig(
@@ -183,21 +159,3 @@ def test_a_published_test_split_leaves_the_others_what_is_not_test(tmp_path):
     )
     scaled = scale_stats(made.inspection.geometry.stats, 30, card, 2 / 3)
     assert scaled["splits"] == {"train": 7, "val": 1, "sel": 1, "cal": 1, "test": 20}
-
-
-@pytest.mark.parametrize(
-    ("minutes", "proposed"),
-    [(10.0, '["elements", "chgnet", "sevennet"]'), (2.0, '["elements", "chgnet"]')],
-)
-def test_a_second_model_is_proposed_where_its_features_take_little_time(
-    tmp_path, minutes, proposed
-):
-    """12,500 atoms x 2 ms are 25 s: less than a tenth of 10 minutes, but more than that of 2."""
-    frames = [bulk("Cu") * (5, 5, 5) for _ in range(100)]
-    for number, frame in enumerate(frames):
-        frame.rattle(0.1, seed=number)
-        frame.info["gap"] = float(number % 7)
-    write(tmp_path / "some.extxyz", frames)
-    request = InitRequest(targets=("gap",), minutes=minutes)
-    made = init_from_files([tmp_path / "some.extxyz"], request, {"gap": "eV"}, tmp_path)
-    assert f'"model.embedding" = {proposed}' in made.campaign_text

@@ -4,6 +4,7 @@ import tomllib
 
 import pytest
 
+from hydragnn_hpo.campaign.chosen_values import check_values, complete_initial_points
 from hydragnn_hpo.campaign.setup import check_corners, check_search, facts_of_cards, find_trunks
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
@@ -11,6 +12,7 @@ from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config, parse_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.pipeline.init_templates import HeadHints, render_campaign
+from hydragnn_hpo.planning import SearchBudget
 from hydragnn_hpo.resources import resource_path
 
 ENERGY = {"level": "graph", "unit": "eV", "energy": "total"}
@@ -110,3 +112,19 @@ def test_a_search_may_begin_from_features_of_a_foundation_model():
     assert made.space["model.layers"].low == 0
     assert find_trunks(made).keys() == {"chgnet"}
     assert find_trunks(campaign(render_campaign(gaps, "card.toml"))) == {}
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_nets_without_rounds_on_features_are_tried_first(pooled):
+    """Each is a valid trial, also where nets with rounds are narrower."""
+    targets = {"gap": {"level": "graph", "unit": "eV"}} if pooled else {"energy": ENERGY}
+    narrow = SearchBudget(features=(16, 32), batches=(16, 32))
+    hints = HeadHints(trunks=("chgnet", "sevennet"))
+    made = campaign(render_campaign(card(**targets), "card.toml", budget=narrow, hints=hints))
+    points = complete_initial_points(made)
+    assert [point["model.embedding"] for point in points] == ["chgnet", "sevennet"] * 2
+    assert {(point["model.layers"], point["model.features"]) for point in points} == {(0, 64)}
+    assert [point["training.global_batch"] for point in points] == [32, 32, 16, 16]
+    with pytest.raises(ConfigError, match="layers == 0"):
+        check_values(made, points[0] | {"model.layers": 1})
+    assert "initial_points" not in render_campaign(card(**targets), "card.toml", budget=narrow)

@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 from hydragnn_hpo.errors import StorageError
-from hydragnn_hpo.placement.cost_model import (
-    MOST_ROWS,
-    CostModel,
-    Ridge,
-    probability_above,
-)
+from hydragnn_hpo.placement.cost_model import MOST_ROWS, CostModel, Ridge, probability_above
 from hydragnn_hpo.placement.price import epoch_workload, estimate_bytes
 
 CONVS = {"egnn": 1.8, "painn": 0.6, "schnet": 1.0, "gin": 2.5}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from makespan_bound import campaign_bound
 
 from hydragnn_hpo.placement.deadline import build_price_table, common_deadline
-from hydragnn_hpo.placement.simulator import SimulatedWork
 from hydragnn_hpo.placement.task import PlanningContext, RunningTask, Task
+from hydragnn_hpo.planning.simulator import SimulatedWork
 
 OUTLOOK = PlanningContext(restart_seconds=1.0, efficiency_floor=0.0)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hydragnn_hpo.placement.simulator import Bar
+from hydragnn_hpo.planning.simulator import Bar
 from hydragnn_hpo.report.gantt import Chart, draw_gantt, rectangles, use_of_slots
 
 

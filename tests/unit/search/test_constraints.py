@@ -7,6 +7,7 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search.constraints import (
     check_feasible_share,
     complete_configuration,
+    count_configurations,
     find_broken_constraint,
     read_constraints,
 )
@@ -114,6 +115,21 @@ def test_a_large_space_needs_more_than_a_sliver() -> None:
     sliver = read_constraints(["a.x < 0.9", "a.x + a.y <= 0.1"], space, {})
     with pytest.raises(ConfigError, match=r"the narrowest, 'a.x \+ a.y <= 0.1', is met by"):
         check_feasible_share(space, sliver)
+
+
+def test_points_are_counted_up_to_a_limit() -> None:
+    """By hand: 4 convs with 3 choices under one of them make 3 + 3; a rule leaves 2 + 3."""
+    space: Space = {
+        "model.conv": ParameterConfig(choices=("gat", "schnet", "gin", "pna")),
+        "model.heads": ParameterConfig(choices=(1, 2, 4), when={"model.conv": "gat"}),
+    }
+    rules = read_constraints(["model.heads < 4"], space, {})
+    assert count_configurations(space, (), 20) == 6
+    assert count_configurations(space, rules, 20) == 5
+    assert count_configurations(space, rules, 4) == 4
+    assert count_configurations(LISTED, (), 1000) == 160
+    for wide in (ParameterConfig(low=0.0, high=1.0), ParameterConfig(low=1, high=10**9)):
+        assert count_configurations({**space, "a.x": wide}, rules, 20) == 20
 
 
 def test_a_space_without_rules_is_not_looked_through() -> None:

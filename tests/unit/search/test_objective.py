@@ -25,7 +25,7 @@ from hydragnn_hpo.search.objective import (
     read_epoch_objective,
     read_objective,
 )
-from hydragnn_hpo.training.trainer import compute_objective as trained
+from hydragnn_hpo.training.epoch import compute_objective as trained
 
 RESULT = {
     "objective": 0.4,

@@ -9,7 +9,8 @@ from torch import nn
 from torch.autograd import Function
 
 from hydragnn_hpo.model.edges import measure_edges
-from hydragnn_hpo.testing import CHECKS, check_conv
+from hydragnn_hpo.testing import check_conv
+from hydragnn_hpo.testing.conv_suite import CHECKS
 
 pytestmark = pytest.mark.slow  # all together they take longer than most rooms
 
@@ -140,6 +141,26 @@ class CountsItsCalls(Sound):
         return change * (1.0 + 1e-13 * self.calls), None
 
 
+@breaks("repeat")
+class KnowsTheMode(Sound):
+    """Its training mode is deterministic, and another function than its evaluation mode."""
+
+    def forward(self, scalars, state, edges):
+        change, _ = super().forward(scalars, state, edges)
+        return change if self.training else 0.9 * change, None
+
+
+@breaks("contract")
+class WritesIntoItsInput(Sound):
+    """Where gradients are needed, it leaves the scalars alone."""
+
+    def forward(self, scalars, state, edges):
+        change = super().forward(scalars, state, edges)
+        if not torch.is_grad_enabled():
+            scalars *= 0.5
+        return change
+
+
 @breaks("state dict")
 class HidesATensor(Sound):
     """A random tensor that is neither parameter nor buffer; the seed decides it."""
@@ -192,9 +213,9 @@ class MixesGraphs(Sound):
         return results + results.sum(0) / max(len(results), 1)
 
 
-@breaks("batch")
+@breaks("batch", "repeat")
 class HasBatchNorm(Sound):
-    """In evaluation mode it would pass (Law 1)."""
+    """In evaluation mode its batches would pass (Law 1)."""
 
     def __init__(self, dimensions, options):
         super().__init__(dimensions, options)
@@ -204,6 +225,15 @@ class HasBatchNorm(Sound):
         results = super().gathered(scalars, edges)
         unused = 0 * (self.norm.weight + self.norm.bias)
         return self.norm(results) if len(results) > 1 else results + unused
+
+
+@breaks("batch")
+class MixesLargeGraphs(Sound):
+    """As attention in blocks of 64 rows that forgets where a graph ends."""
+
+    def gathered(self, scalars, edges):
+        results = super().gathered(scalars, edges)
+        return results + results.mean(0) if len(results) > 64 else results
 
 
 @breaks("supercell")
@@ -258,7 +288,7 @@ class DividesByNothing(Sound):
         return super().gathered(scalars, edges) / edges.sum_messages(edges.envelope)
 
 
-@breaks("symmetric site", "isolated atom")
+@breaks("symmetric site", "isolated atom", "kink")
 class TakesNorms(SoundVectors):
     """The gradient of a norm is not a number where the vectors cancel, or where there are none."""
 
@@ -266,6 +296,69 @@ class TakesNorms(SoundVectors):
         change, arrows = super().forward(scalars, state, edges)
         same = edges.outer_sum(self.filters(edges), edges.directions)
         return change + (same * same).sum(1).sqrt(), arrows
+
+
+class CancelsFirst(Sound):
+    """Its messages carry directions without the sender, which cancel at a symmetric site."""
+
+    def summed(self, edges):
+        return edges.outer_sum(self.filters(edges)[:, :4], edges.directions)
+
+    def forward(self, scalars, state, edges):
+        change, _ = super().forward(scalars, state, edges)
+        return change + self.length(self.summed(edges)).sum(1, keepdim=True), None
+
+
+@breaks("kink", "symmetric site")
+class TakesTorchsNorm(CancelsFirst):
+    """The gradient of ``norm`` is 0 at 0 and of finite size around it; its own is not finite."""
+
+    def length(self, vectors):
+        return vectors.norm(dim=1)
+
+
+@breaks("kink")
+class ClampsSquares(CancelsFirst):
+    """No number is infinite, and 1e-6 angstrom aside the gradient is of finite size."""
+
+    def length(self, vectors):
+        return (vectors * vectors).sum(1).clamp(min=1e-14).sqrt()
+
+
+@breaks("kink")
+class TakesTheNormOfTensors(CancelsFirst):
+    """Squares of directions cancel where three axes are alike, not in a straight molecule."""
+
+    def summed(self, edges):
+        one = edges.directions
+        square = (one.unsqueeze(1) * one.unsqueeze(2)).flatten(1) - torch.eye(3).flatten().to(
+            one
+        ) / 3
+        return edges.outer_sum(self.filters(edges)[:, :4], square)
+
+    def length(self, vectors):
+        return vectors.norm(dim=1)
+
+
+@breaks("many neighbours", "batch")
+class HearsTheNearest(Sound):
+    """At most twenty neighbours send."""
+
+    most = 20
+
+    def filters(self, edges):
+        lengths = edges.expand_pairs(edges.pair_lengths)
+        apart = lengths + 1e3 * edges.receiver
+        order = torch.argsort(apart)
+        first = torch.searchsorted(apart[order], 1e3 * edges.receiver.to(apart))
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order))
+        return super().filters(edges) * (rank - first < self.most).unsqueeze(-1)
+
+
+@breaks("many neighbours", "batch")
+class HearsNearlyAll(HearsTheNearest):
+    most = 60
 
 
 @breaks("compile")

@@ -17,6 +17,7 @@ from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import build_parts
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -87,7 +88,7 @@ def go():
 
 
 def weights(trainer):
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+    return torch.cat([p.detach().flatten() for p in trainer.parts.model.parameters()])
 
 
 def difference(one, other):
@@ -105,17 +106,20 @@ def columns():
 
 @pytest.fixture
 def train(columns):
-    """Make a trainer on the tiny columns; it keeps its records in ``.records``."""
+    """Make a trainer on the tiny columns; keep its ``.records``, call ``.on_record`` with each."""
 
     def make(columns=columns, **settings):
         records = []
-        trainer = Trainer(
-            make_config(**settings),
-            columns,
-            ALONE,
-            lambda kind, **values: records.append({"record": kind, **values}),
-        )
+        hooks = []
+
+        def record(kind, **values):
+            records.append({"record": kind, **values})
+            for hook in hooks:
+                hook(kind, **values)
+
+        trainer = Trainer(build_parts(make_config(**settings), columns, ALONE, record))
         trainer.records = records
+        trainer.on_record = hooks
         return trainer
 
     return make

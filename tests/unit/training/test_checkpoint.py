@@ -15,6 +15,8 @@ from torch import nn
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.training import checkpoint, ddp
 from hydragnn_hpo.training.checkpoint_saver import BackgroundJob, prune_checkpoints
+from hydragnn_hpo.training.epoch import take_step
+from hydragnn_hpo.training.resume import save_training
 from hydragnn_hpo.training.train_state import AveragedWeights
 
 from .conftest import go, weights
@@ -83,6 +85,10 @@ def slow(monkeypatch):
     gate.set()
 
 
+def save(trainer, folder):
+    save_training(trainer.parts, trainer.progress, trainer.best, folder)
+
+
 def test_training_goes_on_while_a_checkpoint_is_written(train, tmp_path, slow, monkeypatch):
     monkeypatch.setattr(ddp, "SYNC_SECONDS", 0.0)
     gate, written_names = slow
@@ -106,11 +112,12 @@ def test_a_checkpoint_holds_what_was_when_it_was_requested(train, tmp_path, slow
     gate, _ = slow
     trainer = train(epochs=3, ema=0.5, checkpoint_seconds=1e6)
     trainer.run(1, go)
-    before = {name: v.clone() for name, v in trainer.saver.train_state.tensors().items()}
-    with trainer.saver:
-        trainer._save(tmp_path)
-        for batches in trainer.order.steps(1):
-            trainer._step(batches, trainer.micro.make_ahead(batches))
+    before = {name: v.clone() for name, v in trainer.parts.saver.train_state.tensors().items()}
+    with trainer.parts.saver:
+        save(trainer, tmp_path)
+        for batches in trainer.parts.order.steps(1):
+            pieces = trainer.parts.micro.make_ahead(batches)
+            take_step(trainer.parts, trainer.progress, batches, pieces)
         trainer.progress.best_val["energy"] = 99.0
         gate.set()
     tensors, state = checkpoint.read_checkpoint(tmp_path / "last.safetensors")
@@ -118,7 +125,7 @@ def test_a_checkpoint_holds_what_was_when_it_was_requested(train, tmp_path, slow
     moments = {name for name in tensors if name.startswith("optimizer/")}
     assert moments == {
         f"optimizer/{name}/{key}"
-        for name, _ in trainer.model.named_parameters()
+        for name, _ in trainer.parts.model.named_parameters()
         for key in ("exp_avg", "exp_avg_sq", "step")
     }
     for name, value in before.items():
@@ -130,7 +137,7 @@ def test_a_checkpoint_holds_what_was_when_it_was_requested(train, tmp_path, slow
 
 
 def test_large_models_are_saved_more_rarely(train):
-    saver = train().saver
+    saver = train().parts.saver
     now = [0.0]
     saver.clock = lambda: now[0]
     saver.every = 10.0
@@ -154,7 +161,7 @@ def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatc
         lambda p, c, **how: (written_names.append(p.stem), real(p, c, **how))[1],
     )
     course = iter([0.9, 0.95, 0.8, 0.85])
-    monkeypatch.setattr("hydragnn_hpo.training.trainer.compute_objective", lambda *_: next(course))
+    monkeypatch.setattr("hydragnn_hpo.training.epoch.compute_objective", lambda *_: next(course))
     trainer = train(epochs=4, checkpoint_seconds=1e6)
     for epoch in range(1, 5):
         trainer.run(epoch, go, tmp_path)
@@ -164,10 +171,10 @@ def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatc
 def test_nothing_is_written_twice_at_one_step(train, tmp_path):
     trainer = train(epochs=1)
     trainer.run(1, go, tmp_path)
-    trainer.save(tmp_path)
+    save(trainer, tmp_path)
     again = train(epochs=1)
     again.resume(tmp_path)
-    again.save(tmp_path)
+    save(again, tmp_path)
     steps = [r["step"] for t in (trainer, again) for r in t.records if r["record"] == "checkpoint"]
     assert steps == [4]
 
@@ -194,8 +201,8 @@ def test_the_first_error_counts(train, tmp_path, monkeypatch, caplog):
 
     monkeypatch.setattr(checkpoint, "write_pieces", full)
     trainer = train(epochs=1)
-    with pytest.raises(ValueError, match="another"), trainer.saver:  # noqa: PT012
-        trainer._save(tmp_path)
+    with pytest.raises(ValueError, match="another"), trainer.parts.saver:  # noqa: PT012
+        save(trainer, tmp_path)
         raise ValueError("another")
     assert "the last checkpoint failed too: full" in caplog.text
 
@@ -207,7 +214,7 @@ def pointer(folder, name, step):
 
 @pytest.mark.parametrize(("whole", "parts", "newest"), [(5, 4, "last"), (4, 5, "sharded")])
 def test_the_newest_counts_where_a_kill_left_two(train, tmp_path, whole, parts, newest):
-    saver = train().saver
+    saver = train().parts.saver
     assert saver._list_origins(tmp_path) == []
     checkpoint.write_checkpoint(tmp_path / "last.safetensors", {}, {"progress": {"step": whole}})
     pointer(tmp_path, "a", parts)
@@ -288,8 +295,8 @@ def test_what_cannot_be_read_sends_a_training_back_to_its_best_epoch(
     assert again.resume(tmp_path)
     assert [r["checkpoint"] for r in again.records] == ["last.safetensors"]
     assert (again.resumed_from, again.progress.epoch) == ("best", 1)
-    assert again.progress.step == again.order.steps_per_epoch
-    for name, value in again.model.state_dict().items():
+    assert again.progress.step == again.parts.order.steps_per_epoch
+    for name, value in again.parts.model.state_dict().items():
         assert torch.equal(value, first.best[name]), name
     again.run(4, go, tmp_path)
     assert again.progress.epoch == 4

@@ -13,7 +13,7 @@ from replays import record_by_running, replay_on_cpu
 
 from hydragnn_hpo.data.batch_layout import pad_batch
 from hydragnn_hpo.testing.sample_structures import batch_structures, random_structure
-from hydragnn_hpo.training import cuda_graphs, trainer
+from hydragnn_hpo.training import cuda_graphs, training_parts
 from hydragnn_hpo.training.cuda_graphs import Replays
 from hydragnn_hpo.training.ddp import Ranks
 
@@ -35,7 +35,7 @@ def replaying(monkeypatch):
     def switch(on=True, record=record_by_running):
         replay_on_cpu(monkeypatch.setattr, record)
         if not on:
-            monkeypatch.setattr(trainer, "can_replay", lambda *_, fixed_shapes: False)
+            monkeypatch.setattr(training_parts, "can_replay", lambda *_, fixed_shapes: False)
 
     return switch
 
@@ -61,7 +61,7 @@ def test_replayed_trials_are_those_launched_singly(train, replaying, settings):
     for one, other in zip(epochs(single), epochs(replayed), strict=True):
         assert one["objective"] == pytest.approx(other["objective"], rel=1e-12)
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-12)
-    recorded = replayed.stepper.replays and replayed.stepper.replays.recordings
+    recorded = replayed.parts.stepper.replays and replayed.parts.stepper.replays.recordings
     assert bool(recorded) == (settings.get("conv") != "mfc")
 
 
@@ -102,8 +102,8 @@ def test_what_cannot_be_recorded_is_launched_singly(train, replaying, caplog, re
     trial = train()
     trial.run(2, go)
     assert difference(single, trial) < 1e-12
-    assert trial.stepper.replays.problem.startswith(message)
-    assert not trial.stepper.replays.recordings
+    assert trial.parts.stepper.replays.problem.startswith(message)
+    assert not trial.parts.stepper.replays.recordings
     assert caplog.text.count("kernels are launched singly") == 2  # of steps and of validations
 
 
@@ -122,9 +122,9 @@ def test_a_recording_without_memory_cuts_steps(train, replaying):
     replaying(record=record)
     trial = train(micro_batches=1)
     trial.run(2, go)
-    assert trial.micro.pieces == 2
+    assert trial.parts.micro.pieces == 2
     assert difference(single, trial) < 1e-12
-    assert trial.stepper.replays.recordings
+    assert trial.parts.stepper.replays.recordings
 
 
 def batch_of(nodes):

@@ -5,20 +5,19 @@ import pytest
 import torch
 
 from hydragnn_hpo.training.divergence import Diverged
+from hydragnn_hpo.training.train_state import Progress
 
 from .conftest import go
 
 
 def judge(guard, course):
     """Let a guard judge a course of one head's errors, in spreads of its target."""
-    lost = 0
-    best = {}
-    for epoch, error in enumerate(course, start=1):
-        lost = guard.check_objective(
-            error, {"energy": 3.0 * error}, std={"energy": 3.0}, best=best, lost=lost, epoch=epoch
-        )
-        if 3.0 * error < best.get("energy", np.inf):
-            best = {"energy": 3.0 * error}
+    progress = Progress()
+    for progress.epoch, error in enumerate(course, start=1):
+        mae = {"energy": 3.0 * error}
+        progress.lost = guard.check_objective(error, mae, std={"energy": 3.0}, progress=progress)
+        if 3.0 * error < progress.best_val.get("energy", np.inf):
+            progress.best_val = mae
 
 
 @pytest.mark.parametrize(
@@ -33,28 +32,26 @@ def judge(guard, course):
 )
 def test_courses_that_recover_are_left_alone(train, course):
     """The first three were seen, with learning rates of .3 and 1, PaiNN and SchNet."""
-    judge(train().guard, course)
+    judge(train().parts.guard, course)
 
 
 def test_an_explosion_is_named_when_it_stays(train):
     pattern = r"^epoch 6: .* of energy exploded from 26.1 to 1.65e\+19, 5\d+ spreads, for 3 epochs"
     with pytest.raises(Diverged, match=pattern):
-        judge(train().guard, [9.9e23, 3.1e11, 8.7, 5.4e18, 1.4e18, 5.5e18, 6.1e17])
+        judge(train().parts.guard, [9.9e23, 3.1e11, 8.7, 5.4e18, 1.4e18, 5.5e18, 6.1e17])
 
 
 def blow_up(trainer):
     """After the first epoch, make the heads' answers some million times too large."""
-    note = trainer.record
 
-    def record(kind, **values):
-        note(kind, **values)
+    def blow(kind, **values):
         if kind == "epoch" and values["epoch"] == 1:
             with torch.no_grad():
-                for name, weight in trainer.model.named_parameters():
+                for name, weight in trainer.parts.model.named_parameters():
                     if not name.startswith("trunk"):
                         weight *= 1e4
 
-    trainer.record = record
+    trainer.on_record.append(blow)
 
 
 def test_a_trainings_explosion_ends_it_at_the_same_epoch_over_a_break(train, tmp_path):
@@ -75,7 +72,7 @@ def test_a_trainings_explosion_ends_it_at_the_same_epoch_over_a_break(train, tmp
 @pytest.mark.parametrize("living", [(), (2,)])
 def test_a_dead_trunk_is_named_unless_any_step_gives_it_a_gradient(train, living):
     trainer = train(epochs=1)
-    for parameter in trainer.model.trunk.parameters():
+    for parameter in trainer.parts.model.trunk.parameters():
         parameter.register_hook(lambda g: g if trainer.progress.step in living else 0.0 * g)
     if living:
         trainer.run(1, go)
@@ -90,7 +87,7 @@ def test_a_dead_trunk_is_named_unless_any_step_gives_it_a_gradient(train, living
 def test_tiny_gradients_are_alive(train):
     """The square of 1e-30 is 0 in fp32."""
     trainer = train(epochs=1, precision="fp32")
-    for parameter in trainer.model.trunk.parameters():
+    for parameter in trainer.parts.model.trunk.parameters():
         parameter.register_hook(lambda g: torch.full_like(g, 1e-30))
     trainer.run(1, go)
 
@@ -99,14 +96,14 @@ def test_a_weight_that_no_graph_reads_is_named_when_it_is_not_finite(train):
     """An element that no graph has: neither errors nor gradients show it."""
     trainer = train()
     with torch.no_grad():
-        trainer.model.trunk.embedding.weight[-1] = torch.nan
+        trainer.parts.model.trunk.embedding.weight[-1] = torch.nan
     with pytest.raises(Diverged, match=r"^epoch 1: the weights of trunk.embedding.weight are not"):
         trainer.run(1, go)
 
 
 def test_all_ranks_decide_by_what_all_have_found(train):
     """Rank 1 of 3 holds the broken part of a sharded weight, rank 2 alone a living gradient."""
-    guard = train().guard
+    guard = train().parts.guard
     guard.check_weights(np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]), epoch=2)
     names = [name for name, _ in guard.model.named_parameters()]
     with pytest.raises(Diverged, match=f"epoch 2: the weights of {names[1]} are not finite"):

@@ -8,8 +8,8 @@ import torch
 
 from hydragnn_hpo.config.model_config import HeadConfig
 from hydragnn_hpo.training import evaluate
+from hydragnn_hpo.training.epoch import compute_objective
 from hydragnn_hpo.training.evaluate import error_sums, predict_split
-from hydragnn_hpo.training.trainer import compute_objective
 
 HEADS = {"energy": {}, "charge": {}, "push": {}}
 
@@ -23,8 +23,8 @@ def one_by_one(trainer, indices):
     result = {name: [] for name in HEADS}
     with torch.no_grad():
         for index in indices:
-            for name, values in trainer.model(
-                trainer.feed.batch_on_device(np.array([index]))
+            for name, values in trainer.parts.model(
+                trainer.parts.feed.batch_on_device(np.array([index]))
             ).items():
                 result[name].append(values.numpy())
     return {name: np.concatenate(pieces) for name, pieces in result.items()}
@@ -34,7 +34,7 @@ def one_by_one(trainer, indices):
 def test_predictions_are_in_the_order_requested(trainer, monkeypatch, edges_per_batch):
     monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", edges_per_batch)
     indices = np.array([31, 4, 17, 5, 0, 38, 12])
-    result = predict_split(trainer.model, trainer.feed, indices)
+    result = predict_split(trainer.parts.model, trainer.parts.feed, indices)
     for name, values in one_by_one(trainer, indices).items():
         assert result[name].shape == values.shape
         np.testing.assert_allclose(result[name], values, rtol=0, atol=1e-13)
@@ -43,25 +43,25 @@ def test_predictions_are_in_the_order_requested(trainer, monkeypatch, edges_per_
 def test_pieces_hold_every_graph_once_and_stay_small(trainer, monkeypatch):
     monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", 25)
     indices = np.arange(40)[::-1].copy()
-    edges = trainer.graphs.num_edges()
-    pieces = [piece.graph_index.tolist() for piece in trainer.feed.share_in_batches(indices)]
+    edges = trainer.parts.feed.graphs.num_edges()
+    pieces = [piece.graph_index.tolist() for piece in trainer.parts.feed.share_in_batches(indices)]
     assert sum(pieces, []) == indices.tolist()
     assert max(edges[piece].sum() for piece in pieces) <= 25 + edges.max()
 
 
 def test_no_graphs_no_predictions(trainer):
     nothing = np.array([], dtype=np.int64)
-    result = predict_split(trainer.model, trainer.feed, nothing)
+    result = predict_split(trainer.parts.model, trainer.parts.feed, nothing)
     assert {name: v.shape for name, v in result.items()} == {
         "energy": (0, 1), "charge": (0, 1), "push": (0, 3),
     }  # fmt: skip
-    assert error_sums(trainer.model, trainer.feed, nothing).tolist() == [[0.0, 0.0]] * 3
+    assert error_sums(trainer.parts.model, trainer.parts.feed, nothing).tolist() == [[0.0, 0.0]] * 3
 
 
 def test_val_mae_is_what_numpy_says(trainer, columns):
     rows = columns.indices_of("val")
     predicted = one_by_one(trainer, rows)
-    sums = error_sums(trainer.model, trainer.feed, rows).numpy()
+    sums = error_sums(trainer.parts.model, trainer.parts.feed, rows).numpy()
     for row, name in enumerate(HEADS):
         errors = []
         start = 0
@@ -83,13 +83,15 @@ def test_val_mae_is_what_numpy_says(trainer, columns):
 def test_shares_of_ranks_are_the_whole(trainer, columns):
     """Every rank's part once, whatever the world; sums over ranks are the sums alone."""
     indices = columns.indices_of("train")
-    alone = error_sums(trainer.model, trainer.feed, indices)
+    alone = error_sums(trainer.parts.model, trainer.parts.feed, indices)
     parts = torch.zeros_like(alone)
     seen = []
     for rank in range(3):
-        feed = replace(trainer.feed, ranks=replace(trainer.feed.ranks, rank=rank, world=3))
+        feed = replace(
+            trainer.parts.feed, ranks=replace(trainer.parts.feed.ranks, rank=rank, world=3)
+        )
         seen.extend(feed.share(indices).tolist())
-        parts += error_sums(trainer.model, feed, indices)
+        parts += error_sums(trainer.parts.model, feed, indices)
     assert sorted(seen) == indices.tolist()
     torch.testing.assert_close(parts, alone, rtol=1e-12, atol=0)
 
@@ -102,14 +104,14 @@ def test_ranks_that_meet_take_equally_many_batches(trainer, columns, monkeypatch
     taken = []
     largest = 0
     for rank in range(3):
-        ranks = replace(trainer.feed.ranks, rank=rank, world=3)
-        feed = replace(trainer.feed, ranks=ranks, is_collective=True)
+        ranks = replace(trainer.parts.feed.ranks, rank=rank, world=3)
+        feed = replace(trainer.parts.feed, ranks=ranks, is_collective=True)
         pieces = [batch.graph_index.tolist() for batch in feed.share_in_batches(indices)]
         largest = max(largest, len(feed.share(indices)))
         taken.append(pieces)
         assert sum(pieces, []) == feed.share(indices).tolist()
         monkeypatch.setattr(feed.ranks.__class__, "sum", lambda self, values: values)
-        predict_split(trainer.model, feed, indices)  # an empty batch is predicted too
+        predict_split(trainer.parts.model, feed, indices)  # an empty batch is predicted too
     assert {len(pieces) for pieces in taken} == {largest}
 
 
@@ -121,7 +123,7 @@ def test_objective_by_hand():
 
 def test_what_does_not_fit_is_predicted_in_halves(trainer, monkeypatch):
     """Seven graphs at most three of which fit: as 7, 4 (as 2 and 2) and 3."""
-    forward = trainer.model.forward
+    forward = trainer.parts.model.forward
     sizes = []
 
     def narrow(batch, only=None):
@@ -130,9 +132,9 @@ def test_what_does_not_fit_is_predicted_in_halves(trainer, monkeypatch):
             raise torch.OutOfMemoryError("x")
         return forward(batch, only)
 
-    monkeypatch.setattr(trainer.model, "forward", narrow)
+    monkeypatch.setattr(trainer.parts.model, "forward", narrow)
     indices = np.array([31, 4, 17, 5, 0, 38, 12])
-    result = predict_split(trainer.model, trainer.feed, indices)
+    result = predict_split(trainer.parts.model, trainer.parts.feed, indices)
     assert sizes == [7, 4, 2, 2, 3]
     for name, values in one_by_one(trainer, indices).items():
         np.testing.assert_allclose(result[name], values, rtol=0, atol=1e-13)
@@ -142,6 +144,6 @@ def test_one_graph_that_does_not_fit_is_an_error(trainer, monkeypatch):
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr(trainer.model, "forward", full)
+    monkeypatch.setattr(trainer.parts.model, "forward", full)
     with pytest.raises(MemoryError):
-        error_sums(trainer.model, trainer.feed, np.array([31, 4]))
+        error_sums(trainer.parts.model, trainer.parts.feed, np.array([31, 4]))

@@ -11,8 +11,10 @@ from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
+from hydragnn_hpo.training import epoch
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.trainer import Trainer
+from hydragnn_hpo.training.training_parts import build_parts
 from hydragnn_hpo.training.trial import load_trial
 
 from .conftest import ALONE, go, weights
@@ -25,8 +27,9 @@ def threads():
 def seen_by(trainer):
     """Note which graphs each step holds."""
     steps = []
-    step = trainer._step
-    trainer._step = lambda indices, batch: (steps.append(indices.tolist()), step(indices, batch))[1]
+    micro = trainer.parts.micro
+    step = micro.take_step
+    micro.take_step = lambda rows, *rest: (steps.append(rows.tolist()), step(rows, *rest))[1]
     return steps
 
 
@@ -34,8 +37,8 @@ def seen_by(trainer):
 def test_looking_ahead_changes_nothing(train, monkeypatch, depth):
     plain = train()
     plain.run(2, go)
-    assert plain.prefetch_depth() == 0
-    monkeypatch.setattr(Trainer, "prefetch_depth", lambda _: depth)
+    assert epoch.prefetch_depth(plain.parts) == 0
+    monkeypatch.setattr(epoch, "prefetch_depth", lambda _: depth)
     ahead = train()
     ahead.run(2, go)
     assert torch.equal(weights(ahead), weights(plain))
@@ -43,7 +46,7 @@ def test_looking_ahead_changes_nothing(train, monkeypatch, depth):
 
 
 def test_a_training_that_breaks_off_leaves_no_thread(train, monkeypatch):
-    monkeypatch.setattr(Trainer, "prefetch_depth", lambda _: 2)
+    monkeypatch.setattr(epoch, "prefetch_depth", lambda _: 2)
     trainer = train(learning_rate=1e200, clip_norm=None, warmup=0.0)
     with pytest.raises(Diverged):
         trainer.run(4, go)
@@ -57,7 +60,7 @@ def test_windows_from_disk_train_as_the_stage_does(train, store, tmp_path, monke
     assert isinstance(staged, Columns)
     assert not isinstance(windows, Columns)
     made = [train(columns=graphs, shuffle_buffer=8) for graphs in (staged, windows)]
-    assert [trainer.prefetch_depth() for trainer in made] == [0, 1]
+    assert [epoch.prefetch_depth(trainer.parts) for trainer in made] == [0, 1]
     seen = [seen_by(trainer) for trainer in made]
     for trainer in made:
         trainer.run(2, go)
@@ -86,14 +89,14 @@ def test_two_data_sets_go_on_where_they_were(pair):
     bench = pair()
     config, graphs = load_trial(bench.trial)
     assert [isinstance(one, Columns) for one in graphs.sets] == [True, False], "as access says"
-    unbroken = Trainer(config, graphs, ALONE)
+    unbroken = Trainer(build_parts(config, graphs, ALONE))
     whole = seen_by(unbroken)
     unbroken.run(4, go)
-    first = Trainer(config, graphs, ALONE)
+    first = Trainer(build_parts(config, graphs, ALONE))
     before = seen_by(first)
     bench.trial.checkpoints.mkdir()
     first.run(1, go, bench.trial.checkpoints)
-    second = Trainer(*load_trial(bench.trial), ALONE)
+    second = Trainer(build_parts(*load_trial(bench.trial), ALONE))
     assert second.resume(bench.trial.checkpoints)
     after = seen_by(second)
     second.run(4, go)
@@ -108,16 +111,18 @@ def test_loss_is_that_of_the_graphs_drawn(pair):
     bench = pair(learning_rate=1e-12, weight_decay=0.0)
     config, graphs = load_trial(bench.trial)
     records = []
-    trainer = Trainer(config, graphs, ALONE, lambda kind, **v: records.append((kind, v)))
-    drawn = np.concatenate(trainer.order.steps(0))
+    trainer = Trainer(
+        build_parts(config, graphs, ALONE, lambda kind, **v: records.append((kind, v)))
+    )
+    drawn = np.concatenate(trainer.parts.order.steps(0))
     expected = {}
     for name in config.heads:
         total = known = 0.0
         for row in drawn:
-            batch = trainer.feed.batch_on_device(np.array([row]))
+            batch = trainer.parts.feed.batch_on_device(np.array([row]))
             with torch.no_grad():
-                error = trainer.model(batch)[name] - batch.targets[name]
-            error = (error / trainer.model.std(name))[batch.masks[name]].abs()
+                error = trainer.parts.model(batch)[name] - batch.targets[name]
+            error = (error / trainer.parts.model.std(name))[batch.masks[name]].abs()
             bent = torch.where(error < 1, 0.5 * error**2, error - 0.5)
             total, known = total + bent.sum().item(), known + bent.numel()
         expected[name] = total / known

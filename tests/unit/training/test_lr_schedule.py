@@ -96,6 +96,6 @@ def test_budgets_scale_by_the_mean_number_of_graphs(train):
     trainer = train(
         global_batch=None, batch_atoms=24, scale_rate="linear", rate_batch=2, learning_rate=0.1
     )
-    steps = len(trainer.order.steps(0))
+    steps = len(trainer.parts.order.steps(0))
     assert steps > 1
-    assert trainer.schedule.peak == pytest.approx(0.1 * (24 / steps) / 2)
+    assert trainer.parts.schedule.peak == pytest.approx(0.1 * (24 / steps) / 2)

@@ -12,7 +12,7 @@ from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.training import micro_batches
 from hydragnn_hpo.training.micro_batches import LITTLE, StepMemory, fit_to_memory, graph_bytes
-from hydragnn_hpo.training.trainer import build_model
+from hydragnn_hpo.training.training_parts import build_model
 
 from .conftest import difference, go, make_config
 
@@ -26,7 +26,13 @@ TARGETS = {
 
 
 def fitted(trainer, folder=None):
-    return fit_to_memory(trainer.config, trainer.order, trainer.micro, trainer.stepper, folder)
+    return fit_to_memory(
+        trainer.parts.config,
+        trainer.parts.order,
+        trainer.parts.micro,
+        trainer.parts.stepper,
+        folder,
+    )
 
 
 def crystals(count=8, atoms=24, neighbours=18):
@@ -111,13 +117,13 @@ def test_numbers_held_per_weight(settings, device, expected):
 @pytest.fixture
 def need(train):
     trainer = train(**WIDE)
-    return StepMemory(trainer.config, trainer.order, trainer.micro, fixed=1000.0)
+    return StepMemory(trainer.parts.config, trainer.parts.order, trainer.parts.micro, fixed=1000.0)
 
 
 def test_the_costliest_share_of_the_epoch_is_looked_at(train):
     trainer = train(global_batch=2)
-    need = StepMemory(trainer.config, trainer.order, trainer.micro, fixed=0.0)
-    sums = [need.of_graphs[step].sum() for step in trainer.order.steps(0)]
+    need = StepMemory(trainer.parts.config, trainer.parts.order, trainer.parts.micro, fixed=0.0)
+    sums = [need.of_graphs[step].sum() for step in trainer.parts.order.steps(0)]
     assert len(sums) == 12
     assert need.bytes(1) == pytest.approx(max(sums))
 
@@ -145,7 +151,7 @@ def test_steps_are_fitted_to_a_small_memory(train, monkeypatch, tmp_path):
     trainer = train(**WIDE)
     trainer.run(2, go, tmp_path)
     (record,) = [r for r in trainer.records if r["record"] == "memory"]
-    assert record["pieces"] == trainer.micro.pieces > 1
+    assert record["pieces"] == trainer.parts.micro.pieces > 1
     assert record["estimated_bytes"] <= FULL * record["limit_bytes"]
     assert record["limit_bytes"] == int(0.7 * alone.estimated_bytes / MIB) * MIB
     assert 0 < difference(trainer, whole) < 1e-12
@@ -184,27 +190,27 @@ def crowded(train, monkeypatch):
 def test_a_rehearsal_leaves_everything_as_it_was(crowded, monkeypatch):
     """Also where a conv draws at random, as dropout does."""
     crowded.run(1, go)
-    forward = crowded.model.forward
+    forward = crowded.parts.model.forward
     passes = []
     monkeypatch.setattr(
-        crowded.model, "forward", lambda b: (passes.append(torch.rand(9)), forward(b))[1]
+        crowded.parts.model, "forward", lambda b: (passes.append(torch.rand(9)), forward(b))[1]
     )
-    before = {n: t.clone() for n, t in crowded.model.state_dict().items()}
+    before = {n: t.clone() for n, t in crowded.parts.model.state_dict().items()}
     moments = [
         value.clone()
-        for state in crowded.optimizer.state.values()
+        for state in crowded.parts.state.optimizer.state.values()
         for value in state.values()
         if isinstance(value, torch.Tensor)
     ]
-    crowded.optimizer.zero_grad(set_to_none=True)
+    crowded.parts.state.optimizer.zero_grad(set_to_none=True)
     random = torch.get_rng_state()
     result = fitted(crowded)
     assert result.probed_bytes is not None
     assert len(passes) == 1
     assert torch.equal(torch.get_rng_state(), random)
-    assert all(torch.equal(before[n], t) for n, t in crowded.model.state_dict().items())
-    assert all(p.grad is None for p in crowded.model.parameters())
-    after = [v for s in crowded.optimizer.state.values() for v in s.values()]
+    assert all(torch.equal(before[n], t) for n, t in crowded.parts.model.state_dict().items())
+    assert all(p.grad is None for p in crowded.parts.model.parameters())
+    after = [v for s in crowded.parts.state.optimizer.state.values() for v in s.values()]
     after = [value for value in after if isinstance(value, torch.Tensor)]
     assert len(after) == len(moments) > 0
     assert all(map(torch.equal, after, moments))
@@ -213,7 +219,7 @@ def test_a_rehearsal_leaves_everything_as_it_was(crowded, monkeypatch):
 @pytest.mark.parametrize(("times", "pieces"), [(0.5, 1), (1.0, 1), (3.0, 2), (7.0, 5)])
 def test_what_was_measured_counts(crowded, monkeypatch, times, pieces):
     """A step of half the memory by estimate: 3 times as much needs 1.5 / 0.8 pieces, and so on."""
-    need = StepMemory(crowded.config, crowded.order, crowded.micro, fixed=0.0)
+    need = StepMemory(crowded.parts.config, crowded.parts.order, crowded.parts.micro, fixed=0.0)
     whole = need.bytes(1)
 
     def taken(work, device):

@@ -9,10 +9,10 @@ import torch
 from hydragnn_hpo.campaign.outcome import EndedAttempt, read_outcome
 from hydragnn_hpo.config.trial_config import HALVED, PEER_LOST
 from hydragnn_hpo.files import write_json
+from hydragnn_hpo.training import epoch
 from hydragnn_hpo.training import stepper as stepping
 from hydragnn_hpo.training.memory import CPU_IS_FULL
 from hydragnn_hpo.training.micro_batches import MicroBatches, read_known_pieces
-from hydragnn_hpo.training.trainer import Trainer
 
 from .conftest import difference, epochs, go
 
@@ -53,13 +53,13 @@ def full_at(monkeypatch):
 @pytest.mark.parametrize("pieces", [1, 2, 4, 9])
 def test_pieces_hold_the_share_once_and_the_last_is_the_cheapest(train, pieces):
     trainer = train(micro_batches=pieces)
-    rows = trainer.order.steps(0)[0]
-    cut = trainer.micro.cut_share(rows)
+    rows = trainer.parts.order.steps(0)[0]
+    cut = trainer.parts.micro.cut_share(rows)
     assert len(cut) == pieces
     assert sorted(np.concatenate(cut).tolist()) == sorted(rows.tolist())
-    costs = [trainer.feed.costs[piece].sum() for piece in cut]
+    costs = [trainer.parts.feed.costs[piece].sum() for piece in cut]
     assert costs == sorted(costs, reverse=True)
-    assert costs[0] - costs[-1] <= trainer.feed.costs[rows].max(), "as the longest first must"
+    assert costs[0] - costs[-1] <= trainer.parts.feed.costs[rows].max(), "as the longest first must"
 
 
 @pytest.mark.parametrize("pieces", [4, 9])
@@ -88,13 +88,13 @@ def test_a_step_that_does_not_fit_is_taken_again_in_more_pieces(
     """Also where batches were made ahead for fewer pieces: they are cut again."""
     undisturbed = train()
     undisturbed.run(2, go)
-    monkeypatch.setattr(Trainer, "prefetch_depth", lambda _: depth)
+    monkeypatch.setattr(epoch, "prefetch_depth", lambda _: depth)
     trainer = train()
     made = full_at(
         {2, 4}, FULL[error], of=of
     )  # in the third step, and in the second piece of it again
     trainer.run(2, go)
-    assert trainer.micro.pieces == 4
+    assert trainer.parts.micro.pieces == 4
     assert len(made) == 2 + 1 + 2 + 6 * 4
     assert trainer.progress.step == 8
     assert 0 < difference(trainer, undisturbed) < 1e-12
@@ -122,7 +122,7 @@ def test_other_errors_are_no_lack_of_memory(train, full_at):
     full_at({1}, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     with pytest.raises(RuntimeError, match="mat1"):
         trainer.run(1, go)
-    assert trainer.micro.pieces == 1
+    assert trainer.parts.micro.pieces == 1
 
 
 def test_a_graph_that_is_too_large_alone_ends_the_trial_with_its_size(train, full_at, columns):
@@ -130,11 +130,11 @@ def test_a_graph_that_is_too_large_alone_ends_the_trial_with_its_size(train, ful
     full_at(range(1000))
     with pytest.raises(MemoryError) as exc_info:
         trainer.run(1, go)
-    first = trainer.order.steps(0)[0]
-    assert trainer.micro.pieces == 4, "of 7 graphs in 4 pieces the largest is alone"
-    costliest = first[np.argmax(trainer.feed.costs[first])]
+    first = trainer.parts.order.steps(0)[0]
+    assert trainer.parts.micro.pieces == 4, "of 7 graphs in 4 pieces the largest is alone"
+    costliest = first[np.argmax(trainer.parts.feed.costs[first])]
     nodes = columns.num_nodes()[costliest]
-    edges = trainer.feed.batch_on_host([costliest]).edge_index.shape[1]
+    edges = trainer.parts.feed.batch_on_host([costliest]).edge_index.shape[1]
     assert str(exc_info.value).startswith(
         f"structure {costliest} of {nodes} atoms and {edges} edges does not fit into the memory "
         "alone: take a smaller model"
@@ -148,10 +148,10 @@ def test_no_memory_for_the_update_is_reported_as_that(train, monkeypatch):
     def full(*_):
         raise FULL["gpu"]
 
-    monkeypatch.setattr(trainer.optimizer, "step", full)
+    monkeypatch.setattr(trainer.parts.state.optimizer, "step", full)
     with pytest.raises(MemoryError, match="no memory for the update of the weights, .* shard"):
         trainer.run(1, go)
-    assert trainer.micro.pieces == 1
+    assert trainer.parts.micro.pieces == 1
 
 
 def test_what_was_found_is_kept_for_the_next_attempt(train, full_at, tmp_path):
@@ -162,7 +162,7 @@ def test_what_was_found_is_kept_for_the_next_attempt(train, full_at, tmp_path):
     again = train()
     assert again.resume(tmp_path)
     again.run(2, go, tmp_path)
-    assert again.micro.pieces == 4
+    assert again.parts.micro.pieces == 4
     assert [r["pieces"] for r in again.records if r["record"] == "memory"] == [4]
 
 

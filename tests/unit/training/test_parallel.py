@@ -19,7 +19,7 @@ from hydragnn_hpo.training.parallel import (
     recompute_rounds,
 )
 from hydragnn_hpo.training.sharded import find_linear_pairs
-from hydragnn_hpo.training.trainer import parallelize
+from hydragnn_hpo.training.training_parts import parallelize
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_fits_into_a_width(settings, world, tensor, held, sharded):
 
 
 def test_one_rank_shares_nothing(train):
-    ranks = train(epochs=1).ranks
+    ranks = train(epochs=1).parts.ranks
     made = parallelize(net(), ParallelConfig(shard="full", tensor=2), ranks, replays=False)
     assert type(made) is ModelParallelism
     assert made.wrapped is made.model
@@ -177,11 +177,11 @@ def test_only_maps_with_a_non_linearity_by_channel_between_are_shared(model, exp
 def test_recomputing_keeps_less(train):
     """That it changes no bit is seen in ``integration/test_parallel.py``."""
     trainer = train(epochs=1)
-    batch = trainer.feed.batch_on_device(trainer.graphs.indices_of("train"))
+    batch = trainer.parts.feed.batch_on_device(trainer.parts.feed.graphs.indices_of("train"))
     sizes = []
     for recompute in (False, True):
         if recompute:
-            recompute_rounds(trainer.model.trunk)
+            recompute_rounds(trainer.parts.model.trunk)
         kept = {}
 
         def pack(tensor, kept=kept):
@@ -189,7 +189,7 @@ def test_recomputing_keeps_less(train):
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            assert trainer.model.train()(batch)["energy"].requires_grad
+            assert trainer.parts.model.train()(batch)["energy"].requires_grad
         sizes.append(sum(kept.values()))
     assert sizes[1] < 0.5 * sizes[0]
 

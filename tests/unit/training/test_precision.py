@@ -12,6 +12,7 @@ from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.config.trial_config import TrialHeads
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.kernels.scatter import Links, apply_function
 from hydragnn_hpo.model.derivatives import attach_strain, forces_and_stress
 from hydragnn_hpo.model.layers import (
     apply_with_float32_output,
@@ -20,7 +21,6 @@ from hydragnn_hpo.model.layers import (
     node_counts,
     pool_sum,
 )
-from hydragnn_hpo.model.scatter import apply_function, build_links, sum_messages
 from hydragnn_hpo.model.triplets import SphericalBessel
 from hydragnn_hpo.training.evaluate import error_sums, predict_split
 from hydragnn_hpo.training.precision import compute_dtype, set_matmul_precision
@@ -34,21 +34,21 @@ def plain(**model):
 
 def both(trainer, columns, count=24):
     """Give predictions and the gradient of one loss, in fp32 and in bf16."""
-    trainer.model.train()
+    trainer.parts.model.train()
     batch = make_batch(
         columns, np.arange(count), cutoff=3.5, dtype=torch.float32, targets=(), pairs=True
     )
     results = []
     for precision in ("fp32", "bf16"):
-        trainer.model.zero_grad()
+        trainer.parts.model.zero_grad()
         with compute_dtype(precision, CPU):
-            predicted = trainer.model(batch)
+            predicted = trainer.parts.model(batch)
         loss = torch.zeros((), dtype=torch.float64)
         for values in predicted.values():
             slope = torch.linspace(-1.0, 1.0, values.numel(), dtype=torch.float64)
             loss = loss + (values.flatten() * slope).sum() + 0.5 * values.square().sum()
         loss.backward()
-        gradients = [p.grad for p in trainer.model.parameters()]
+        gradients = [p.grad for p in trainer.parts.model.parameters()]
         assert all(g is not None and g.dtype is torch.float32 for g in gradients)
         flat = torch.cat([g.flatten() for g in gradients]).double()
         results.append(({n: v.detach() for n, v in predicted.items()}, flat))
@@ -97,15 +97,16 @@ def test_training_and_evaluation_compute_in_bf16(train, columns):
     result = {}
     for precision in ("fp32", "bf16"):
         trainer = train(conv="painn", **plain() | {"precision": precision})
-        made = trainer.feed.batch_on_device(trainer.order.steps(0)[0])
+        made = trainer.parts.feed.batch_on_device(trainer.parts.order.steps(0)[0])
         counts = {
-            name: float(c[trainer.order.steps(0)[0]].sum()) for name, c in trainer.counts.items()
+            name: float(c[trainer.parts.order.steps(0)[0]].sum())
+            for name, c in trainer.parts.stepper.counts.items()
         }
-        _, loss = trainer.stepper.losses(made, counts, last=True)
-        errors = error_sums(trainer.model, trainer.feed, trainer.val)
-        predictions = predict_split(trainer.model, trainer.feed, trainer.val)
+        _, loss = trainer.parts.stepper.losses(made, counts, last=True)
+        errors = error_sums(trainer.parts.model, trainer.parts.feed, trainer.parts.val)
+        predictions = predict_split(trainer.parts.model, trainer.parts.feed, trainer.parts.val)
         with compute_dtype(precision, CPU):
-            direct = trainer.model(trainer.feed.batch_on_device(trainer.val))
+            direct = trainer.parts.model(trainer.parts.feed.batch_on_device(trainer.parts.val))
         np.testing.assert_allclose(predictions["energy"], direct["energy"].detach(), rtol=1e-6)
         assert loss.dtype in (torch.float32, torch.float64)
         result[precision] = loss.item(), float(errors[0, 0]), float(predictions["charge"].sum())
@@ -127,7 +128,7 @@ def test_sums_over_a_graph_and_over_neighbours_do_not_stall():
     assert node_counts(ones, Batch()).tolist() == [[1001.0]]
     sender = torch.arange(1001)
     receiver = torch.zeros(1001, dtype=torch.long)
-    assert sum_messages(ones, build_links(sender, receiver, 1000))[0].tolist() == [1000.0] * 3
+    assert Links.of(sender, receiver, 1000).sum_messages(ones)[0].tolist() == [1000.0] * 3
 
 
 def test_geometry_is_exact_under_autocast(columns):

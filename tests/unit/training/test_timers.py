@@ -126,8 +126,8 @@ def test_epochs_say_where_their_time_went(train, monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(reads)))
     trainer = train()
     regions = []
-    spent = trainer.meter.count_energy
-    trainer.meter.count_energy = lambda region: (regions.append(region), spent(region))
+    spent = trainer.parts.meter.count_energy
+    trainer.parts.meter.count_energy = lambda region: (regions.append(region), spent(region))
     trainer.run(2, lambda: "go")
     assert [r for r, after in pairwise(regions) if after == "val"] == ["train", "train"]
     first, second = (r for r in trainer.records if r["record"] == "epoch")

@@ -1,5 +1,6 @@
 """The trainer: resuming, stopping, clipping, diverging, and which epoch is kept."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from hydragnn_hpo.config.trial_config import TrainConfig
 from hydragnn_hpo.data.folds import leave_fold_out
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.training import checkpoint, ddp, parallel
-from hydragnn_hpo.training import trainer as module
+from hydragnn_hpo.training import epoch as module
 from hydragnn_hpo.training.checkpoint_saver import BackgroundJob
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.evaluate import error_sums
@@ -51,7 +52,7 @@ def test_best_goes_on_over_a_break_even_if_the_rest_is_worse(train, tmp_path):
     second.run(4, go, tmp_path)
     assert second.progress.best_epoch == first.progress.best_epoch
     second.load_best_weights()
-    for name, value in second.model.state_dict().items():
+    for name, value in second.parts.model.state_dict().items():
         assert torch.equal(value, best[name]), name
 
 
@@ -65,13 +66,13 @@ def test_best_epoch_is_kept_not_the_last(train, tmp_path, ema):
     assert trainer.progress.best_epoch == best
     assert trainer.progress.best_objective == min(objectives)
     trainer.load_best_weights()
-    sums = error_sums(trainer.model, trainer.feed, trainer.val).numpy()
-    mae = {name: sums[row, 0] / sums[row, 1] for row, name in enumerate(trainer.heads)}
+    sums = error_sums(trainer.parts.model, trainer.parts.feed, trainer.parts.val).numpy()
+    mae = {name: sums[row, 0] / sums[row, 1] for row, name in enumerate(trainer.parts.config.heads)}
     assert mae == pytest.approx(epochs(trainer)[best - 1]["val_mae"], rel=1e-12)
     assert mae == pytest.approx(trainer.progress.best_val, rel=1e-12)
     tensors, state = checkpoint.read_checkpoint(tmp_path / "best.safetensors")
     assert state["progress"]["best_epoch"] == best
-    for name, value in trainer.model.state_dict().items():
+    for name, value in trainer.parts.model.state_dict().items():
         assert torch.equal(tensors[name], value), name
 
 
@@ -193,14 +194,14 @@ def test_gradients_are_clipped_to_the_norm(train, monkeypatch, limit):
         parallel.nn.utils, "get_total_norm", lambda g: seen.append(before(g).item()) or before(g)
     )
     after = []
-    step = trainer.optimizer.step
+    step = trainer.parts.state.optimizer.step
 
     def watched():
-        grads = [p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]
+        grads = [p.grad.flatten() for p in trainer.parts.model.parameters() if p.grad is not None]
         after.append(torch.cat(grads).norm().item())
         step()
 
-    trainer.optimizer.step = watched
+    trainer.parts.state.optimizer.step = watched
     trainer.run(1, go)
     assert len(seen) == len(after) == 4
     assert min(seen) > 1e-3, "else nothing is clipped"
@@ -212,8 +213,8 @@ def test_the_course_of_the_learning_rate_is_laid_over_the_full_budget(train):
     trainer = train(epochs=10, warmup=0.2)
     trainer.run(3, go)  # a rung
     rates = [r["learning_rate"] for r in epochs(trainer)]
-    config = trainer.config.training
-    assert trainer.total_steps == 40
+    config = trainer.parts.config.training
+    assert trainer.parts.schedule.total == 40
     assert rates == [LearningRateSchedule(config, 40, 7).rate(step) for step in (3, 7, 11)]
 
 
@@ -247,7 +248,8 @@ def test_a_head_without_any_validation_target_is_refused(train, columns):
 
 
 def test_counts_are_components_that_a_graph_has(train, columns):
-    counts = train(conv="painn", heads={"energy": {}, "charge": {}, "push": {}}).counts
+    trainer = train(conv="painn", heads={"energy": {}, "charge": {}, "push": {}})
+    counts = trainer.parts.stepper.counts
     nodes = columns.num_nodes()
     assert counts["energy"].tolist() == [int(graph % 5 != 0) for graph in range(len(nodes))]
     assert counts["charge"].tolist() == [sum(i % 3 != 0 for i in range(n)) for n in nodes]
@@ -262,8 +264,8 @@ def test_the_seed_of_the_trial_and_nothing_else_decides_weights_and_order(train)
     other = train(seed=5)
     assert torch.equal(weights(one), weights(same))
     assert not torch.equal(weights(one), weights(other))
-    assert [each.tolist() for each in one.order.steps(0)] != [
-        each.tolist() for each in other.order.steps(0)
+    assert [each.tolist() for each in one.parts.order.steps(0)] != [
+        each.tolist() for each in other.parts.order.steps(0)
     ]
     one.run(2, go)
     torch.rand(3)  # a training draws nothing from torch's global generator
@@ -277,22 +279,22 @@ def taught(train, tmp_path):
     trainer = train(heads={"charge": {}}, seed=8)
     trainer.run(2, go, tmp_path)
     trainer.load_best_weights()
-    return tmp_path / "best.safetensors", dict(trainer.model.trunk.named_parameters())
+    return tmp_path / "best.safetensors", dict(trainer.parts.model.trunk.named_parameters())
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_trunk_is_taken_over(train, taught, frozen):
     path, trunk = taught
     trainer = train(seed=1, start_from=str(path), freeze_trunk=frozen, balance="uncertainty")
-    heads = [p.detach().clone() for p in trainer.model.heads.parameters()]
-    for name, parameter in trainer.model.trunk.named_parameters():
+    heads = [p.detach().clone() for p in trainer.parts.model.heads.parameters()]
+    for name, parameter in trainer.parts.model.trunk.named_parameters():
         assert torch.equal(parameter, trunk[name])
     trainer.run(2, go)
-    moved = [not torch.equal(p, trunk[n]) for n, p in trainer.model.trunk.named_parameters()]
+    moved = [not torch.equal(p, trunk[n]) for n, p in trainer.parts.model.trunk.named_parameters()]
     assert not any(moved) if frozen else all(moved)
-    pairs = zip(trainer.model.heads.parameters(), heads, strict=True)
+    pairs = zip(trainer.parts.model.heads.parameters(), heads, strict=True)
     assert all(not torch.equal(now, before) for now, before in pairs)
-    assert trainer.model.log_variances.abs().min() > 0
+    assert trainer.parts.model.log_variances.abs().min() > 0
 
 
 def test_a_trunk_of_another_shape_is_refused(train, taught):
@@ -306,3 +308,33 @@ def test_a_trunk_of_another_shape_is_refused(train, taught):
 def test_freezing_needs_something_learned(train):
     with pytest.raises(ValueError, match="freeze_trunk keeps a trunk that has learned nothing"):
         train(freeze_trunk=True)
+
+
+def entries(trainer, until):
+    """Count how often control enters the trainer's file from another, by calls and by returns."""
+    place = sys.modules[type(trainer).__module__].__file__
+    moves = []
+
+    def watch(frame, event, _):
+        inside = frame
+        outside = frame.f_back
+        if event == "return":
+            inside, outside = outside, inside
+        if event in ("call", "return") and inside and outside:
+            files = (inside.f_code.co_filename, outside.f_code.co_filename)
+            moves.append(files[0] == place != files[1])
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        trainer.run(until, go)
+    finally:
+        sys.setprofile(before)
+    return sum(moves)
+
+
+def test_an_epoch_is_read_without_coming_back_to_the_trainer_all_the_time(train):
+    trainer = train(epochs=6)
+    trainer.run(1, go)
+    one = entries(trainer, 2)
+    assert entries(trainer, 4) - one <= 15, "more than a reader follows"

@@ -172,8 +172,8 @@ def test_a_signal_interrupts_between_two_steps(bench, monkeypatch):
     spec = bench.place(epochs=9)
     real = module._write_record
 
-    def kick(writer, board, kind, **values):
-        real(writer, board, kind, **values)
+    def kick(writers, kind, **values):
+        real(writers, kind, **values)
         if kind == "first_step":
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -24,13 +24,9 @@ from hydragnn_hpo.launching.batch_jobs import (
     in_batch_job,
     parse_walltime,
 )
-from hydragnn_hpo.launching.schedulers import (
-    Pbs,
-    QueueEntry,
-    Slurm,
-    check_job_id,
-    parse_submitted,
-)
+from hydragnn_hpo.launching.schedulers import QueueEntry, check_job_id, parse_submitted
+from hydragnn_hpo.launching.transports.pbs_batch import Pbs
+from hydragnn_hpo.launching.transports.slurm_batch import Slurm
 
 
 def job(name="1", **changes):

@@ -3,7 +3,7 @@
 import pytest
 
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.launcher_detection import rank_of_launcher
+from hydragnn_hpo.launching.rank_environment import rank_of_launcher
 from hydragnn_hpo.launching.transports.mpiexec import (
     HERE,
     agent_flags,

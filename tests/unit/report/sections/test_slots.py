@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from unit.report.tiny_run import at, ended, facts_of, placed
 
-from hydragnn_hpo.placement.simulator import Bar
+from hydragnn_hpo.planning.simulator import Bar
 from hydragnn_hpo.report.sections import slots
 from hydragnn_hpo.report.sections.slots import (
     FIRST_COLOUR,
