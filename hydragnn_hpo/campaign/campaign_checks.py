@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydragnn_hpo.campaign.backends import check_launcher
-from hydragnn_hpo.campaign.chosen_values import complete_initial_points
+from hydragnn_hpo.campaign.chosen_values import explain_skipped_points
 from hydragnn_hpo.campaign.proposals import read_warm_start_rows
 from hydragnn_hpo.campaign.setup import (
     DataFacts,
@@ -105,7 +105,8 @@ def _check_space(campaign: CheckedCampaign) -> None:
             count(points, "point"),
             config.search.trials,
         )
-    complete_initial_points(config)
+    for sentence in explain_skipped_points(config):
+        logger.warning("%s It is not tried.", sentence)
 
 
 def _check_objective(campaign: CheckedCampaign) -> None:

@@ -110,7 +110,8 @@ class SearchConfig(Config):
     initial_points: Annotated[tuple[dict[str, Scalar], ...], Len(0, 1000)] = ()
     """Configurations to try before all others, in this order: tables of searched keys and values.
     Active keys that a table leaves out take the middle of their range or their first choice. They
-    count as trials, and the brain learns from them."""
+    count as trials, and the brain learns from them. Those outside of ``[space]`` are left out, with
+    a warning."""
 
     constraints: Annotated[tuple[str, ...], Len(0, 100)] = ()
     """Conditions on every proposal, such as ``"model.features % model.options.heads == 0"``. They

@@ -6,7 +6,11 @@ import pytest
 from unit.campaign.stub_backend import StubBackend
 from unit.campaign.stub_campaign import Ran, campaign
 
-from hydragnn_hpo.campaign.chosen_values import check_values, complete_initial_points
+from hydragnn_hpo.campaign.chosen_values import (
+    check_values,
+    complete_initial_points,
+    explain_skipped_points,
+)
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import resource_path
@@ -56,19 +60,25 @@ def test_values_outside_of_the_space_are_refused(name, make_config):
     assert message in str(error.value)
 
 
-BAD_POINTS = {
-    name: BAD_VALUES[name] for name in BAD_VALUES if name not in ("missing", "constraint")
-}
-BAD_POINTS["constraint"] = ({"model.features": 64, "model.layers": 4}, "meet search.constraints")
-
-
-@pytest.mark.parametrize("name", BAD_POINTS)
-def test_points_outside_of_the_space_are_refused_by_their_number(name, make_config):
-    point, message = BAD_POINTS[name]
+@pytest.mark.parametrize("name", ["unknown", "inactive"])
+def test_points_that_mean_nothing_are_refused_by_their_number(name, make_config):
+    point, message = BAD_VALUES[name]
     with pytest.raises(ConfigError) as error:
         complete_initial_points(make_config(GOOD, GOOD | point if name == "inactive" else point))
     assert str(error.value).startswith("search.initial_points[1]: ")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["choice", "outside", "between steps", "text", "constraint"])
+def test_points_outside_of_the_space_are_left_out_with_a_reason(name, make_config):
+    """A user may narrow the space of a campaign that ``init`` wrote with its points."""
+    point, message = BAD_VALUES[name]
+    message = "meet search.constraints" if name == "constraint" else message
+    config = make_config(point, GOOD)
+    assert complete_initial_points(config) == [GOOD]
+    (sentence,) = explain_skipped_points(config)
+    assert sentence.startswith("search.initial_points[0]: ")
+    assert message in sentence
 
 
 def test_keys_that_a_point_leaves_out_take_the_middle_of_their_range(make_config):
