@@ -238,6 +238,8 @@ class AttributeStats(TypedDict):
     """Mean."""
     std: float
     """Standard deviation; 1 if all values are equal."""
+    min: NotRequired[float]
+    """Smallest value; absent from stores that are older than this field."""
 
 
 class SetSize(TypedDict):

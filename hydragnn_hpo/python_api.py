@@ -74,6 +74,7 @@ def init(
     target: str | Sequence[str] = (),
     unit: Mapping[str, str] | None = None,
     trunks: bool = True,
+    weight: str = "",
     out: PathText | None = None,
 ) -> "Campaign":
     """Inspect data, and write a commented card and campaign that fit it and this machine.
@@ -85,6 +86,8 @@ def init(
         target: predict only these targets, even one that looks like a mask or a copy.
         unit: unit by property of a data file, such as ``{"energy": "Hartree"}``.
         trunks: let atoms of crystals begin from features of a foundation model, too.
+        weight: property of the files, or attribute of the card, by which the loss of each structure
+            is multiplied in training.
         out: folder of both files; for a card the campaign file, by default NAME_search.toml.
 
     Returns:
@@ -100,7 +103,7 @@ def init(
         raise ConfigError("no files are named: name data files, folders, or a card.")
     if minutes is not None and not 1.0 <= minutes <= 1e5:
         raise ConfigError(f"minutes is {minutes:g}: choose a number from 1 to 100000.")
-    request = InitRequest(_names(conv), _names(target), minutes, trunks)
+    request = InitRequest(_names(conv), _names(target), minutes, trunks, weight)
     if is_card(names):
         if unit:
             raise ConfigError("unit is for data files: leave it out, a card says its units itself.")

@@ -62,6 +62,14 @@ TrunksOption = Annotated[
         rich_help_panel="Search",
     ),
 ]
+WeightOption = Annotated[
+    str,
+    search_option(
+        "--weight-column",
+        help="Multiply the loss of each structure by this number of the file, or by one for each "
+        "of its texts, such as config_type, which the card then lists.",
+    ),
+]
 OutOption = Annotated[
     Path | None,
     typer.Option(
@@ -78,6 +86,7 @@ def init(
     unit: UnitOption = None,
     minutes: MinutesOption = None,
     trunks: TrunksOption = True,
+    weight: WeightOption = "",
     out: OutOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -91,7 +100,7 @@ def init(
     )
     from hydragnn_hpo.pipeline.init_files import parse_units
 
-    request = InitRequest(tuple(conv or ()), tuple(target or ()), minutes, trunks)
+    request = InitRequest(tuple(conv or ()), tuple(target or ()), minutes, trunks, weight)
     if not all(files):
         raise ConfigError("one of the names is empty: name data files, folders, or a card.")
     if is_card(files):

@@ -579,6 +579,10 @@ class AttributeConfig(Config):
     default: float | None = None
     """Value of structures that lack it, in that unit; if left out, they count as bad."""
 
+    numbers: dict[str, End] = Field(default_factory=dict)
+    """Number, in that unit, of each text of the file, such as the weight of each ``config_type``;
+    texts that are absent here have the ``default``."""
+
     @field_validator("unit")
     @classmethod
     def _unit_is_known(cls, value: str) -> str:
@@ -793,7 +797,7 @@ def unite_stats(
 
 
 def _attributes(stats: Sequence["StoreStats"]) -> dict[str, "AttributeStats"]:
-    """Pool mean and standard deviation of the attributes that all sets have, over train splits."""
+    """Pool the statistics of the attributes that all sets have, over train splits."""
     known = [each.get("attributes", {}) for each in stats]
     counts = [each["splits"]["train"] for each in stats]
     pooled: dict[str, AttributeStats] = {}
@@ -801,6 +805,8 @@ def _attributes(stats: Sequence["StoreStats"]) -> dict[str, "AttributeStats"]:
         moments = [(each[name]["mean"], each[name]["std"]) for each in known]
         mean, std = _pool_moments(counts, moments)
         pooled[name] = {"mean": mean, "std": std}
+        if all("min" in each[name] for each in known):
+            pooled[name]["min"] = min(each[name]["min"] for each in known)
     return pooled
 
 

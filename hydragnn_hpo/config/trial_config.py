@@ -151,6 +151,11 @@ class TrainConfig(Config):
     ``uncertainty``: by a learned uncertainty of each head; source: Kendall et al. (2018),
     arXiv:1705.07115, eq. 10."""
 
+    weight_by: str | None = None
+    """Attribute of the card, 0 or more, by which the loss of each structure is multiplied, divided
+    by its mean over the training split. Errors are not weighted: validation, selection and
+    calibration count every structure once."""
+
     stage_two_share: Fraction = 0.25
     """Share of ``epochs``, the last ones, that are stage two: heads have their
     ``stage_two_weight``, and the best of these epochs is kept. No effect where no head has one."""
@@ -608,6 +613,7 @@ class TrialHeads(Config):
                 raise ValueError(
                     f"model.attributes names '{name}', which the data do not have. Known: {known}."
                 )
+        self._check_weights()
         wanted = self.model.encoding_size if self.model.encoding == "laplacian" else 0
         if self.laplacian is not None and wanted > self.laplacian:
             raise ValueError(
@@ -616,3 +622,21 @@ class TrialHeads(Config):
             )
         if self.elements is not None and self.model.trunk_spec is not None:
             check_elements(self.model.trunk_spec, self.elements)
+
+    def _check_weights(self) -> None:
+        """Check that the data have the weights of structures, and that none is negative."""
+        name = self.training.weight_by
+        if name is None or self.attributes is None:
+            return
+        place = f"training.weight_by is '{name}'"
+        if name not in self.attributes:
+            known = ", ".join(sorted(self.attributes)) or "none"
+            raise ValueError(f"{place}, which is no attribute of the data. Known: {known}.")
+        weights = self.attributes[name]
+        if "min" not in weights:
+            raise ValueError(f"{place}, and the store is too old to tell its sign: build it again.")
+        if weights["min"] < 0 or not weights["mean"] > 0:
+            raise ValueError(
+                f"{place}, whose values on train are {weights['min']:g} at least and "
+                f"{weights['mean']:g} on average: let weights be 0 or more, and not all 0."
+            )

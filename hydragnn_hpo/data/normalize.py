@@ -234,17 +234,21 @@ def refit_target_stats(columns: Columns, name: str, stats: TargetStats) -> Targe
 
 
 def fit_attribute_stats(columns: Columns) -> dict[str, AttributeStats]:
-    """Compute mean and spread of each attribute on the train split.
+    """Compute mean, spread and smallest value of each attribute on the train split.
 
     Returns:
-        Mean and standard deviation (1 for a constant) by attribute, in the units of this package;
-        of all graphs where there is no train split.
+        Mean, standard deviation (1 for a constant) and smallest value by attribute, in the units of
+        this package; of all graphs where there is no train split.
     """
     train = columns.split == 0
     stats: dict[str, AttributeStats] = {}
     for name, values in columns.attributes.items():
         used = values[train] if train.any() else values
-        stats[name] = {"mean": float(used.mean()), "std": float(used.std()) or 1.0}
+        stats[name] = {
+            "mean": float(used.mean()),
+            "std": float(used.std()) or 1.0,
+            "min": float(used.min()),
+        }
     return stats
 
 

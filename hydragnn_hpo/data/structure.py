@@ -604,6 +604,13 @@ def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:
 def _read_attribute(atoms: Atoms, name: str, attribute: AttributeConfig, place: Place) -> float:
     key = attribute.key or name
     raw = atoms.info.get(key, attribute.default)
+    if attribute.numbers and raw is not None:
+        raw = attribute.numbers.get(str(raw).strip(), attribute.default)
+    if raw is None and key in atoms.info:
+        raise place.error(
+            f"has '{key}' = {_shorten(atoms.info[key])}, which attributes.{name}.numbers lacks",
+            "add it there, or give the attribute a default in the card",
+        )
     if raw is None:
         raise place.error(
             f"has no '{key}' for attribute '{name}'",

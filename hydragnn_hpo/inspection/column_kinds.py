@@ -316,7 +316,7 @@ KINDS = (
     ColumnKind(_find_atom_label, "labels atoms, as by its name or as it is equal in all frames"),
     ColumnKind(
         lambda c, facts: _find_name(_WEIGHTS, c, applies=not c.texts),
-        "is a weight for training by its name, no property",
+        "is a weight for training by its name: --weight-column trains with it",
     ),
     ColumnKind(_find_predicted, "is what another model predicts for {}"),
     ColumnKind(lambda c, facts: facts.find_partner(c.name, _ERRORS), "is the error bar of {}"),

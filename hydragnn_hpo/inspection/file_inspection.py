@@ -344,6 +344,18 @@ class StructureSample:
 
 
 @dataclass(frozen=True)
+class WeightColumn:
+    """A property of structures that weighs their loss in training."""
+
+    key: str
+    """Name in the files."""
+    texts: tuple[str, ...]
+    """Its texts, most frequent first, where it has no numbers, as ``config_type``."""
+    complete: bool
+    """Whether all structures have it."""
+
+
+@dataclass(frozen=True)
 class Inspection:
     """Result of the inspection of a data set without a card."""
 
@@ -359,6 +371,8 @@ class Inspection:
     """Proposal for ``[split]``."""
     proposals: TargetProposals
     """Proposals for targets and attributes."""
+    weight: WeightColumn | None
+    """Property that weighs structures in training; None if the user names none."""
     id_key: str | None
     """Property that names structures; None if there is none."""
     set_aside: tuple[str, ...]
@@ -385,7 +399,10 @@ def _allow_bad(sample: StructureSample, set_aside: Sequence[str]) -> float | Non
 
 
 def inspect_files(
-    paths: Sequence[Path], units: Mapping[str, str] | None = None, wanted: Sequence[str] = ()
+    paths: Sequence[Path],
+    units: Mapping[str, str] | None = None,
+    wanted: Sequence[str] = (),
+    weight: str = "",
 ) -> Inspection:
     """Inspect files or folders that form one data set.
 
@@ -393,6 +410,7 @@ def inspect_files(
         paths: the files and folders.
         units: units from the user by property in the file; ``positions`` has that of lengths.
         wanted: names of targets from the user.
+        weight: name of the property that weighs structures in training; empty for none.
 
     Raises:
         ConfigError: a unit or its property is unknown, or a path is not a data file.
@@ -407,7 +425,8 @@ def inspect_files(
     names = {key for key in (runs.keys if runs else ()) if key not in wanted}
     table = replace(table, numbers={k: v for k, v in table.numbers.items() if k not in names})
     _check_unnamed_columns(files, table)
-    table = join_numbered(table)
+    weighing = _find_weight(table, weight, len(sample.structures)) if weight else None
+    table = join_numbered(_drop_property(table, weight))
     proposals = _propose(files, sample, table, units, wanted)
     geometry = summarize_geometry(sample.structures, sample.names)
     split = _propose_split(sample, geometry, table, runs)
@@ -422,8 +441,54 @@ def inspect_files(
     warnings += [split.warning] if split.warning else []
     agree = tuple(words for verdict, words in forces if verdict == "agree")
     name = make_identifier(_find_stem(paths), "data")
-    known = (files, sample, geometry, split, proposals, id_key, set_aside, agree)
+    known = (files, sample, geometry, split, proposals, weighing, id_key, set_aside, agree)
     return Inspection(name, *known, tuple(warnings))
+
+
+MOST_TEXTS = 50
+"""Largest number of texts that ``init`` lists to be given a weight each."""
+
+
+def _find_weight(table: PropertyTable, key: str, structures: int) -> WeightColumn:
+    """Return the property by which structures are weighted: one number of 0 or more, or a text.
+
+    Args:
+        table: all properties.
+        key: its name in the files.
+        structures: number of structures that were read.
+
+    Raises:
+        ConfigError: there is no such property, or its values are no weights.
+    """
+    prop, texts = table.numbers.get(key), table.texts.get(key)
+    place = f"--weight-column {escape_line(key)}"
+    if prop is None and texts is None:
+        known = ", ".join(escape_line(name) for name in sorted({*table.numbers, *table.texts})[:12])
+        raise ConfigError(f"{place}: the files have no such property. Known: {known or 'none'}.")
+    if prop is None and texts is not None:
+        if len(texts) > MOST_TEXTS:
+            raise ConfigError(
+                f"{place}: has {len(texts)} different texts; name a number of 0 or more for each "
+                f"structure, or one of at most {MOST_TEXTS} texts."
+            )
+        words = tuple(text for text, _ in texts.most_common())
+        return WeightColumn(key, words, texts.total() == structures)
+    assert prop is not None
+    known_values = prop.values[prop.known]
+    if texts is not None or not prop.scalar or not known_values.any() or known_values.min() < 0:
+        raise ConfigError(
+            f"{place}: is not one number of 0 or more for each structure: correct it, or name "
+            "another."
+        )
+    return WeightColumn(key, (), prop.present == structures and bool(prop.known.all()))
+
+
+def _drop_property(table: PropertyTable, key: str) -> PropertyTable:
+    """Return the properties without one."""
+    numbers, texts = dict(table.numbers), dict(table.texts)
+    numbers.pop(key, None)
+    texts.pop(key, None)
+    return replace(table, numbers=numbers, texts=texts)
 
 
 def _warn_of_forces(forces: Sequence[tuple[Verdict, str]]) -> Iterator[str]:

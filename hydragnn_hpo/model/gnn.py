@@ -817,6 +817,7 @@ class MultiHeadGNN(nn.Module):
         self.kinds = {name: str(targets[name].get("energy") or "") for name in heads}
         self.directed = frozenset(n for n, h in heads.items() if is_directed(h, targets[n]))
         self.classes = frozenset(n for n in heads if targets[n]["shape"] == "class")
+        self.of_nodes = frozenset(n for n in heads if targets[n]["level"] == "node")
         self.tensors = frozenset(n for n in heads if targets[n]["shape"] == "tensor")
 
     def _add_head(

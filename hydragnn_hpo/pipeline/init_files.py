@@ -37,6 +37,7 @@ from hydragnn_hpo.pipeline.init_templates import (
     choose_heads,
     count_structures,
     describe_geometry,
+    name_weight,
     render_campaign,
     render_card,
 )
@@ -61,6 +62,8 @@ class InitRequest:
     minutes: float | None = None
     trunks: bool = True
     """Whether the search may begin from features of foundation models."""
+    weight: str = ""
+    """Property of the data files, or attribute of the card, that weighs structures in training."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,15 @@ def init_from_card(name: str, request: InitRequest) -> str:
     path = find_resource(name, "graph_datasets")
     card_path = str(Path(name).resolve()) if Path(name).is_file() else name
     card = load_config(path, CardConfig)
+    if request.weight and request.weight not in card.attributes:
+        raise ConfigError(
+            f"--weight-column {escape_line(request.weight)}: is no attribute of {name}; name one: "
+            f"{', '.join(card.attributes) or 'there is none, add it to the card'}."
+        )
+    hints = HeadHints(weight=request.weight)
     if request.minutes is None:
-        return render_campaign(card, card_path, request.convs, request.targets)
+        return render_campaign(card, card_path, request.convs, request.targets, hints=hints)
     known = estimate_stats(path, [Path(f"{card.name}.bp")], None)
-    hints = HeadHints()
     if known.crystals:
         hints = _propose_trunks(hints, card, known.stats, request, read_structures([path]))
     return _fit_campaign(card, card_path, known.stats, request, hints)[0]
@@ -146,7 +154,7 @@ def init_from_files(
     if folder.suffix.lower() == ".toml":
         raise ConfigError(f"--out {folder}: data files get a card and a campaign: name a folder.")
     with activity("reading structures"):
-        inspection = inspect_files(paths, units, request.targets)
+        inspection = inspect_files(paths, units, request.targets, request.weight)
     places = [folder / f"{inspection.name}{end}.toml" for end in ("", "_search")]
     card_path, campaign_path = places
     text = render_card(inspection, folder)
@@ -242,6 +250,7 @@ def _make_hints(inspection: Inspection) -> HeadHints:
     return HeadHints(
         {t.name: t.why[-1] if t.why else "left to you" for t in targets if not t.head},
         frozenset(t.name for t in targets if t.heavy_tailed),
+        weight=name_weight(inspection),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hydragnn_hpo.config import (
     INVARIANT,
+    AttributeConfig,
     CardConfig,
     HeadConfig,
     ParameterConfig,
@@ -21,7 +22,7 @@ from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, search_ranges
 from hydragnn_hpo.data import make_identifier
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.inspection import UNKNOWN
-from hydragnn_hpo.inspection.file_inspection import DataFile, Inspection
+from hydragnn_hpo.inspection.file_inspection import DataFile, Inspection, WeightColumn
 from hydragnn_hpo.planning import FeaturesPrice, SearchBudget
 from hydragnn_hpo.sanitize import escape_line, sanitize_line
 
@@ -105,6 +106,14 @@ axis = {first = {{ value.first }}, last = {{ value.last }}, unit = {{ value.unit
 [attributes.{{ name }}]
 key = {{ key | toml }}
 {% endfor %}
+{% if weight is not none %}
+
+# multiplies the loss of a structure in training, over its mean
+[attributes.{{ weight_name }}]
+{% for field, value in weight.model_dump(exclude_defaults=True).items() %}
+{{ field }} = {{ value | toml }}
+{% endfor %}
+{% endif %}
 
 {% for reason in left_out %}
 {{ reason | comment }}
@@ -153,6 +162,8 @@ def render_card(inspection: Inspection, folder: Path) -> str:
         notes=NOTES,
         unknown_unit=UNKNOWN,
         attributes=_name_attributes(inspection.proposals.attributes),
+        weight=_propose_weight(inspection.weight),
+        weight_name=name_weight(inspection),
         left_out=[
             f"no target: {escape_line(name)[:60]!r} {why}"
             for name, why in inspection.proposals.left_out
@@ -215,6 +226,22 @@ def _name_attributes(keys: Sequence[str]) -> dict[str, str]:
     return named
 
 
+def _propose_weight(column: WeightColumn | None) -> AttributeConfig | None:
+    """Return the attribute of a card that weighs structures: 1 for each text, and where absent."""
+    if column is None:
+        return None
+    numbers, default = dict.fromkeys(column.texts, 1.0), None if column.complete else 1.0
+    return AttributeConfig(key=column.key, numbers=numbers, default=default)
+
+
+def name_weight(inspection: Inspection) -> str:
+    """Return the attribute that weighs structures, by a name that a card accepts; may be empty."""
+    if inspection.weight is None:
+        return ""
+    others = _name_attributes(inspection.proposals.attributes)
+    return make_identifier(inspection.weight.key, "weight", others)
+
+
 CAMPAIGN = """\
 # A first campaign on {{ card.name }}: copy it, change it.
 {% for reason in budget.why %}
@@ -252,17 +279,23 @@ loss = "mae"
 {% endif %}
 # [trial.heads.{{ name }}]
 {% endfor %}
-{% if card.attributes %}
+{% if attributes %}
 
 [trial.model]
 # Known properties of whole structures, told to every layer.
-attributes = {{ card.attributes | list | toml }}
+attributes = {{ attributes | toml }}
 {% endif %}
-{% if budget.steps is not none %}
+{% if hints.weight or budget.steps is not none %}
 
 [trial.training]
+{% if hints.weight %}
+# Multiplies the loss of each structure; errors count all alike.
+weight_by = {{ hints.weight | toml }}
+{% endif %}
+{% if budget.steps is not none %}
 # So many steps are called an epoch.
 steps_per_epoch = {{ budget.steps }}
+{% endif %}
 {% endif %}
 
 [space]
@@ -341,6 +374,8 @@ class HeadHints:
     """Foundation models whose features the search may begin from."""
     prices: tuple[FeaturesPrice, ...] = ()
     """What their features take."""
+    weight: str = ""
+    """Attribute that weighs structures in training; empty for none."""
 
 
 def render_campaign(
@@ -379,6 +414,7 @@ def render_campaign(
         card=card,
         card_path=card_path,
         heads=heads,
+        attributes=[name for name in card.attributes if name != hints.weight],
         convs=searched,
         other_convs=[name for name in choose_convs(card, heads) if name not in searched],
         budget=budget,

@@ -92,6 +92,8 @@ def head_sums(
     batch: Batch,
     heads: Mapping[str, HeadConfig],
     balance: str = "scale",
+    *,
+    weights: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Sum each head's loss over the rows of a batch that have its target.
 
@@ -105,6 +107,7 @@ def head_sums(
         batch: holds targets, [R, w], and masks of the rows that have them, [R].
         heads: settings by target, which name its loss.
         balance: ``unit`` for errors in the target's own unit, else in standard deviations.
+        weights: factor of each structure's loss, [G]; None for 1.
 
     Returns:
         Sum of the loss by target, scalars.
@@ -112,9 +115,13 @@ def head_sums(
     sums = {}
     for name, head in heads.items():
         std = model.std(name)
+        mask = batch.masks[name].unsqueeze(-1)
+        if weights is not None:
+            rows = weights[batch.graph_of_node] if name in model.of_nodes else weights
+            mask = mask * rows.unsqueeze(-1)
         if name in model.classes:
             losses = cross_entropy(predictions[name], batch.targets[name]).to(std.dtype)
-            sums[name] = (losses * batch.masks[name].unsqueeze(-1)).sum()
+            sums[name] = (losses * mask).sum()
             continue
         unit = torch.ones_like(std) if balance == "unit" else std
         error = (predictions[name] - batch.targets[name]).to(std.dtype) / unit
@@ -123,7 +130,7 @@ def head_sums(
             loss = gaussian_nll(error, variance, head.beta if head.loss == "beta_nll" else 0.0)
         else:
             loss = LOSSES[head.loss](_combine_components(error, head, name in model.directed))
-        sums[name] = (loss * batch.masks[name].unsqueeze(-1)).sum()
+        sums[name] = (loss * mask).sum()
     return sums
 
 
@@ -229,6 +236,7 @@ class Stepper:
         counts: Mapping[str, np.ndarray],
         guard: DivergenceGuard,
         meter: EpochTimers,
+        mean_weight: float = 1.0,
         replays: bool = False,
     ) -> None:
         """Store what every step needs.
@@ -239,6 +247,7 @@ class Stepper:
             counts: number of known target components of each graph, [G], by head.
             guard: checks the gradients.
             meter: times each region of a step.
+            mean_weight: mean of the attribute ``training.weight_by`` over the training split.
             replays: whether micro-batches that are padded are replayed as CUDA graphs.
         """
         self.config = config
@@ -248,6 +257,7 @@ class Stepper:
         self.seed = config.seed
         self.net, self.optimizer, self.average = state.net, state.optimizer, state.average
         self.counts, self.guard, self.meter = counts, guard, meter
+        self.mean_weight = mean_weight
         self.replays = (
             Replays(self._add_gradient, self.net.ranks.device, unchanged=self._same_gradients)
             if replays
@@ -336,9 +346,19 @@ class Stepper:
         model = self.net.model
         with compute_dtype(self.training.precision, self.net.ranks.device):
             predicted = model(batch)
-        sums = head_sums(model, predicted, batch, self.heads, self.training.balance)
+        sums = self._head_sums(predicted, batch)
         torch.autograd.backward(weigh_losses(sums, factors, model.log_variances))
         return {"sums": torch.stack([sums[name].detach().double() for name in self.heads])}
+
+    def _head_sums(self, predicted: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        """Sum each head's loss over a batch, weighted by ``training.weight_by``; scalars."""
+        training = self.training
+        weights = None
+        if training.weight_by is not None:
+            weights = batch.attributes[training.weight_by] / self.mean_weight
+        return head_sums(
+            self.net.model, predicted, batch, self.heads, training.balance, weights=weights
+        )
 
     @contextlib.contextmanager
     def _same_gradients(self) -> Iterator[Callable[[], list[Tensor]]]:
@@ -391,7 +411,7 @@ class Stepper:
         # From the first gradient of the last micro-batch on, DDP sends gradients to other ranks.
         if last and ranks.world > 1:
             self.bound = "gradients"
-        sums = head_sums(model, predicted, batch, self.heads, self.training.balance)
+        sums = self._head_sums(predicted, batch)
         loss = combine_losses(
             sums, counts, self.heads, ranks.data_world, model.log_variances, priced=last
         )

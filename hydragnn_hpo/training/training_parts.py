@@ -223,6 +223,8 @@ def build_parts(
     counts = {name: _count_known(graphs, name) for name in config.heads}
     val = graphs.indices_of("val")
     _check_val(counts, val)
+    weight_by = training.weight_by
+    mean_weight = 1.0 if weight_by is None else graphs.stats["attributes"][weight_by]["mean"]
     guard = DivergenceGuard(model, device)
     meter = make_timers(device)
     return TrainingParts(
@@ -240,7 +242,15 @@ def build_parts(
         guard=guard,
         meter=meter,
         stragglers=Stragglers(),
-        stepper=Stepper(config, state, counts=counts, guard=guard, meter=meter, replays=replays),
+        stepper=Stepper(
+            config,
+            state,
+            counts=counts,
+            guard=guard,
+            meter=meter,
+            mean_weight=mean_weight,
+            replays=replays,
+        ),
         val_replays=Replays(partial(batch_error_sums, model, feed), device) if replays else None,
         saver=CheckpointSaver(
             state, ranks, record, conv=config.model.conv, every=training.checkpoint_seconds

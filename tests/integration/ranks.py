@@ -47,7 +47,7 @@ WHOLE = {
         "charge": {"kind": "conv", "loss": "nll"},
         "force": {"weight": 3.0},
     },
-    "training": {"balance": "uncertainty", "stage_two_share": 0.5},
+    "training": {"balance": "uncertainty", "stage_two_share": 0.5, "weight_by": "spin"},
 }  # fmt: skip
 """Everything at once that a net can be told beside its conv."""
 
@@ -82,6 +82,7 @@ def random_columns(count=70):
             for name, t in {**TARGETS, "force": FORCE}.items()
         }
     }
+    stats["attributes"] = {"spin": {"mean": 1.0, "std": 0.8, "min": 0.0}}
     stats["targets"]["energy"]["energy"] = "total"
     stats["targets"]["force"]["derived_from"] = "energy"
     targets = {**TARGETS, "force": FORCE}

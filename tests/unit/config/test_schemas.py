@@ -278,6 +278,28 @@ def test_heads_that_do_not_fit_are_refused(target, head, model, says):
         parse_config(values, TrialHeads, "x")
 
 
+@pytest.mark.parametrize(
+    ("stats", "says"),
+    [
+        ({}, "weight_by is 'w', which is no attribute of the data. Known: none."),
+        ({"w": {"mean": 1.0, "std": 1.0}}, "the store is too old to tell its sign: build it again"),
+        ({"w": {"mean": 1.0, "std": 1.0, "min": -0.5}}, "on train are -0.5 at least and 1 on av"),
+        ({"w": {"mean": 0.0, "std": 1.0, "min": 0.0}}, "let weights be 0 or more, and not all 0."),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(stats, says):
+    values = {
+        "heads": {"energy": {}},
+        "targets": {"energy": ENERGY},
+        "model": {"conv": "painn"},
+        "training": {"weight_by": "w"},
+    }
+    with pytest.raises(ConfigError, match=says):
+        parse_config({**values, "attributes": stats}, TrialHeads, "x")
+    fine = {"w": {"mean": 1.0, "std": 1.0, "min": 0.0}}
+    assert parse_config({**values, "attributes": fine}, TrialHeads, "x")
+
+
 def test_a_gradient_needs_the_head_of_its_energy():
     values = {"heads": {"it": {}}, "targets": {"it": FORCES}, "model": {"conv": "painn"}}
     with pytest.raises(ConfigError, match="head 'it' is the gradient of 'energy', which has no he"):

@@ -11,8 +11,9 @@ from hydragnn_hpo.training.stepper import combine_losses, head_sums
 
 
 class Stub:
-    def __init__(self, directed=(), classes=(), **std):
+    def __init__(self, directed=(), classes=(), of_nodes=(), **std):
         self.spread, self.directed, self.classes = std, directed, classes
+        self.of_nodes = of_nodes
 
     def std(self, name):
         return torch.tensor(self.spread[name])
@@ -43,6 +44,24 @@ VECTORS = [[2.0, -4.0, 6.0], [7.0, 7.0, 7.0]], [[0.0] * 3] * 2, [True, False]
 )
 def test_losses_by_hand(loss, given, expected):
     assert sums_of(loss, *given) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("of_nodes", "expected"),
+    [((), 3.0 * 0.5 + 0.25 * 3.0), (("x",), 3.0 * (0.5 + 3.0))],
+    ids=["of structures", "of atoms"],
+)
+def test_weights_of_structures_by_hand(of_nodes, expected):
+    """Errors are 0.5 and 3; structure 0 has weight 3, and as a structure of atoms both of them."""
+    batch = SimpleNamespace(
+        targets={"x": torch.tensor([[1.0], [0.0]])},
+        masks={"x": torch.tensor([True, True])},
+        graph_of_node=torch.tensor([0, 0]),
+    )
+    given = {"x": torch.tensor([[2.0], [-6.0]])}
+    model, weights = Stub(of_nodes=of_nodes, x=2.0), torch.tensor([3.0, 0.25])
+    sums = head_sums(model, given, batch, {"x": HeadConfig(loss="mae")}, weights=weights)
+    assert sums["x"].item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("loss", "expected"), [("mae", 5.0), ("mse", 25.0), ("huber", 4.5)])

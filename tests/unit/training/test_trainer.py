@@ -338,3 +338,24 @@ def test_an_epoch_is_read_without_coming_back_to_the_trainer_all_the_time(train)
     trainer.run(1, go)
     one = entries(trainer, 2)
     assert entries(trainer, 4) - one <= 15, "more than a reader follows"
+
+
+def weighted(columns, weight, energy):
+    """The columns with a weight for every second structure, which has another energy."""
+    half = np.arange(columns.num_graphs) % 2 == 1
+    energies = np.where(half[:, None], energy, columns.targets["energy"])
+    stats = {**columns.stats, "attributes": {"w": {"mean": 1.0, "std": 1.0, "min": 0.0}}}
+    made = {"w": np.where(half, weight, 1.0)}
+    targets = {**columns.targets, "energy": energies}
+    return replace(columns, attributes=made, targets=targets, stats=stats)
+
+
+def test_structures_of_weight_0_teach_nothing(train, columns):
+    def learned(weight, energy):
+        heads = {"energy": {}}
+        trainer = train(weighted(columns, weight, energy), heads=heads, weight_by="w")
+        trainer.run(2, go)
+        return weights(trainer)
+
+    assert torch.equal(learned(0.0, 7.0), learned(0.0, -50.0))
+    assert not torch.equal(learned(0.5, 7.0), learned(0.5, -50.0))
