@@ -460,7 +460,8 @@ def _find_weight(table: PropertyTable, key: str, structures: int) -> WeightColum
     Raises:
         ConfigError: there is no such property, or its values are no weights.
     """
-    prop, texts = table.numbers.get(key), table.texts.get(key)
+    prop = table.numbers.get(key)
+    texts = table.texts.get(key)
     place = f"--weight-column {escape_line(key)}"
     if prop is None and texts is None:
         known = ", ".join(escape_line(name) for name in sorted({*table.numbers, *table.texts})[:12])
@@ -485,10 +486,11 @@ def _find_weight(table: PropertyTable, key: str, structures: int) -> WeightColum
 
 def _drop_property(table: PropertyTable, key: str) -> PropertyTable:
     """Return the properties without one."""
-    numbers, texts = dict(table.numbers), dict(table.texts)
-    numbers.pop(key, None)
-    texts.pop(key, None)
-    return replace(table, numbers=numbers, texts=texts)
+    return replace(
+        table,
+        numbers={name: prop for name, prop in table.numbers.items() if name != key},
+        texts={name: texts for name, texts in table.texts.items() if name != key},
+    )
 
 
 def _warn_of_forces(forces: Sequence[tuple[Verdict, str]]) -> Iterator[str]:

@@ -230,8 +230,10 @@ def _propose_weight(column: WeightColumn | None) -> AttributeConfig | None:
     """Return the attribute of a card that weighs structures: 1 for each text, and where absent."""
     if column is None:
         return None
-    numbers, default = dict.fromkeys(column.texts, 1.0), None if column.complete else 1.0
-    return AttributeConfig(key=column.key, numbers=numbers, default=default)
+    numbers = dict.fromkeys(column.texts, 1.0)
+    return AttributeConfig(
+        key=column.key, numbers=numbers, default=None if column.complete else 1.0
+    )
 
 
 def name_weight(inspection: Inspection) -> str:

@@ -220,11 +220,6 @@ def build_parts(
     feed = BatchFeed(config, graphs, ranks, costs, net.is_collective, pads=replays)
     order = make_sampler(config, graphs)
     total_steps = order.steps_per_epoch * training.epochs
-    counts = {name: _count_known(graphs, name) for name in config.heads}
-    val = graphs.indices_of("val")
-    _check_val(counts, val)
-    weight_by = training.weight_by
-    mean_weight = 1.0 if weight_by is None else graphs.stats["attributes"][weight_by]["mean"]
     guard = DivergenceGuard(model, device)
     meter = make_timers(device)
     return TrainingParts(
@@ -238,19 +233,11 @@ def build_parts(
         micro=MicroBatches(feed, training.micro_batches, record),
         order=order,
         stds={name: float(graphs.stats["targets"][name]["std"]) or 1.0 for name in config.heads},
-        val=val,
+        val=graphs.indices_of("val"),
         guard=guard,
         meter=meter,
         stragglers=Stragglers(),
-        stepper=Stepper(
-            config,
-            state,
-            counts=counts,
-            guard=guard,
-            meter=meter,
-            mean_weight=mean_weight,
-            replays=replays,
-        ),
+        stepper=_make_stepper(config, graphs, state, guard=guard, meter=meter, replays=replays),
         val_replays=Replays(partial(batch_error_sums, model, feed), device) if replays else None,
         saver=CheckpointSaver(
             state, ranks, record, conv=config.model.conv, every=training.checkpoint_seconds
@@ -265,6 +252,37 @@ def _count_known(graphs: GraphSet, name: str) -> np.ndarray:
     width = 1 if target["shape"] == "class" else count_components(target)
     counted: np.ndarray = graphs.known(name) * width
     return counted
+
+
+def _make_stepper(
+    config: TrialConfig,
+    graphs: GraphSet,
+    state: TrainState,
+    *,
+    guard: DivergenceGuard,
+    meter: EpochTimers,
+    replays: bool,
+) -> Stepper:
+    """Make the stepper, with the known targets of each graph and the mean weight of structures.
+
+    Args:
+        config: the trial.
+        graphs: the data set.
+        state: the model over all ranks, and its optimizer.
+        guard: checks the gradients.
+        meter: times each region of a step.
+        replays: whether micro-batches are replayed as CUDA graphs.
+
+    Raises:
+        DataError: no structure of the validation split has the target of a head.
+    """
+    counts = {name: _count_known(graphs, name) for name in config.heads}
+    _check_val(counts, graphs.indices_of("val"))
+    name = config.training.weight_by
+    mean = 1.0 if name is None else graphs.stats["attributes"][name]["mean"]
+    return Stepper(
+        config, state, counts=counts, guard=guard, meter=meter, mean_weight=mean, replays=replays
+    )
 
 
 def _check_val(counts: Mapping[str, np.ndarray], val: np.ndarray) -> None:

@@ -59,7 +59,8 @@ def test_weights_of_structures_by_hand(of_nodes, expected):
         graph_of_node=torch.tensor([0, 0]),
     )
     given = {"x": torch.tensor([[2.0], [-6.0]])}
-    model, weights = Stub(of_nodes=of_nodes, x=2.0), torch.tensor([3.0, 0.25])
+    model = Stub(of_nodes=of_nodes, x=2.0)
+    weights = torch.tensor([3.0, 0.25])
     sums = head_sums(model, given, batch, {"x": HeadConfig(loss="mae")}, weights=weights)
     assert sums["x"].item() == pytest.approx(expected)
 
