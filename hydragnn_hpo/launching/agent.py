@@ -20,7 +20,7 @@ from hydragnn_hpo.errors import ConfigError, HydraError, JobError, StorageError
 from hydragnn_hpo.files import limit_umask
 from hydragnn_hpo.host_info import SCRATCH
 from hydragnn_hpo.launching import process_control
-from hydragnn_hpo.launching.batch_jobs import cancel_own_batch_job, in_batch_job
+from hydragnn_hpo.launching.batch_jobs import BATCH_JOB, cancel_own_batch_job, in_batch_job
 from hydragnn_hpo.launching.counter_process import CounterProcess
 from hydragnn_hpo.launching.fork_server import ForkServerProcess
 from hydragnn_hpo.launching.framed_socket import wait_readable
@@ -628,8 +628,11 @@ def _release_batch_job(host: str) -> None:
         return
     hosts = int(os.environ.get("SLURM_JOB_NUM_NODES", "0")) or 1000
     time.sleep(random.uniform(0.0, hosts * _CANCEL_SECONDS))  # one host's command is enough
-    job = cancel_own_batch_job(os.environ)
-    logger.warning("host %s found no controller: batch job %s was cancelled", host, job)
+    # Before the command, which ends this process, too.
+    logger.warning(
+        "host %s found no controller: it cancels batch job %s", host, os.environ[BATCH_JOB]
+    )
+    cancel_own_batch_job(os.environ)
 
 
 def _parse_arguments() -> argparse.Namespace:
