@@ -16,6 +16,7 @@ from ase.formula import Formula
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.properties import Property, explain_selection, normalize_name
+from hydragnn_hpo.inspection.name_patterns import NAMES
 from hydragnn_hpo.sanitize import escape_line
 
 Array = NDArray[np.float64]
@@ -48,49 +49,6 @@ more than six of ten are there."""
 
 _SCALES = (1.0, 100, 0.01, 10, 0.1, 1000, 0.001, np.pi / 180, 1.8897261246, 6.7483345, 1.66053907)
 """Factors between units: percent, powers of ten, radians, bohr, its cube, g/cm^3 (CODATA 2018)."""
-
-_OF_STRUCTURE = re.compile(
-    r"(^|_)(n|nr|num(ber)?|counts?|percent|pct|frac(tion)?|ratio|composition|content|conc(entration)?|"
-    r"stoichiometry|share|[xabc]|alpha|beta|gamma|cell|lattice|vol(ume)?|density|rho|mass|weight|mw|"
-    r"n?atoms|n?sites|size|n?elements|electrons|rings?|donors?|acceptors?|hb[ad]|t?psa|bonds?|degree|"
-    r"charge|heavy)($|_)|^n_?[a-z]{1,2}$|^num"
-)
-"""Names of what a structure tells; these patterns match after ``normalize_name``."""
-
-_CELL = re.compile(r"(^|_)(cell|lattice|unitcell)($|_)")
-_COUNTERS = re.compile(
-    r"(^|_)((serial|entry|sample|structure|molecule|mol|compound|record|row|snapshot|image)_?(no|nr|num|"
-    r"number)|(id|index|idx|uid|fold|frame|seed|spg|spacegroup|space_group|split)(_number)?)$|"
-    r"^(number|nr|num|s_?no?|sr_no|no|serial|entry|key|pk|order|count(er)?|line|step|row|unnamed_0|time|"
-    r"timestep|set|subset|partition|)$"
-)
-_ATOM_LABELS = re.compile(
-    r"(^|_)(res(id(ue)?s?|num|i)|mol(id|ecule)?s?|chain|frag(ment)?|segment|bead|atom|types?|species|"
-    r"site|layer|id|index|idx|serial)(_?(ids?|no|nr|num(bers?)?|idx|index|types?))?$"
-)
-_WEIGHTS = re.compile(
-    r"^((sample|configs?|loss|train(ing)?|row|case|structure|fit(ting)?|energy|forces?|stress|virials?|"
-    r"regression|data)_)*(weights?|wts?|w)$|(energy|forces?|stress|virials?)_sigma$"
-)
-_RECORDS = re.compile(
-    r"(^|_)(species|name|compound|formula|smiles|inchi|iupac|jid|mpid|filename|file|path|prototype|"
-    r"source|origin|provenance|method|functional|xc|basis|code|program|calculator|software|version|"
-    r"dataset|database|batch|job|host|user|author|doi|date|timestamp|comments?|notes?|remark|status|"
-    r"protocol|generat(or|ion)|tags?|crystal_system|point_group|cycles?|iter(ation)?s?|(wall|cpu)_?time|"
-    r"kpoints?|encut|ecut(wfc)?|n(um)?_?steps)($|_)|^mol_or_|^(origin|source|type|kind)_of_|(^|_)(config|"
-    r"configuration|structure|calc|calculation|buildcell|sampl(e|ing)|data)_?(type|kind|class|method)$"
-)
-_STATES = re.compile(r"^(md_)?(temperature|temp|pressure|time|t|p)(_[a-z]+)?$")
-_PREDICTED = re.compile(
-    r"pred(ict(ed|ions?)?|s)?|estimated?|fitted|ml(ip|p|ff)?|g?nn|model|surrogate|mace|nequip|allegro|"
-    r"chgnet|m3gnet|schnet|painn|gemnet|orb|sevennet|uma|ani|alignn|cgcnn|megnet|mattersim|esol"
-)
-_ERRORS = re.compile(r"std(ev|err)?|sem|errors?|err|uncertaint(y|ies)|unc|variance")
-_SAME = re.compile(
-    r"meas(ured|urements?)?|exp(t|erimental)?|obs(erved)?|true|actual|ref(erence)?|target|label|"
-    r"calc(ulated)?|dft|in|of|the|per|values?|from|by"
-)
-"""Words of another model, of an error bar, and those that do not change a quantity."""
 
 
 @dataclass(frozen=True)
@@ -148,18 +106,18 @@ class StructureFacts:
             name: np.asarray(v, dtype=float).reshape(len(frames), -1) for name, v in made.items()
         }
 
-    def find_partner(self, name: str, extra: re.Pattern[str]) -> str | None:
+    def find_partner(self, name: str, extra: str) -> str | None:
         """Return the property of the same quantity whose name lacks some words; None without one.
 
         Args:
             name: name of a property.
-            extra: words of which its name has at least one.
+            extra: key in ``NAMES`` of words of which its name has at least one.
         """
 
         def split(name: str) -> tuple[set[str], bool]:
-            words = normalize_name(name).split("_")
-            rest = {word for word in words if not (extra.fullmatch(word) or _SAME.fullmatch(word))}
-            return rest, any(map(extra.fullmatch, words))
+            words = {*normalize_name(name).split("_")}
+            extra_words = {*filter(NAMES[extra].search, words)}
+            return words - extra_words - {*filter(NAMES["same"].search, words)}, bool(extra_words)
 
         quantity, has_extra = split(name)
         alike = (other for other in self.names if split(other) == (quantity, False))
@@ -189,10 +147,9 @@ def _compute_descriptors(smiles: Sequence[str | None]) -> dict[str, Array]:
 def _find_quantity(column: PropertyColumn, facts: StructureFacts) -> str | None:
     if column.prop is None or column.prop.level == "node":
         return None
-    title = normalize_name(column.name)
-    named = bool(_OF_STRUCTURE.search(title))
+    named = bool(NAMES["of_structure"].search(column.name))
     for name, quantity in facts.quantities.items():
-        is_cell = name.endswith("of the cell") and bool(_CELL.search(title))
+        is_cell = name.endswith("of the cell") and bool(NAMES["cell"].search(column.name))
         if _equals(column.prop, quantity, named=named, is_cell=is_cell):
             return name
     return None
@@ -250,11 +207,11 @@ def _spells(text: str, atoms: Atoms) -> bool:
 def _find_counter(column: PropertyColumn, facts: StructureFacts) -> str | None:
     if column.prop is None or not column.prop.scalar:
         return None
-    title = normalize_name(column.name)
     values = column.whole("graph")
-    if _COUNTERS.search(title):
+    if NAMES["counters"].search(column.name):
         return ""
-    if len(values) < MIN_COMPARED or len(np.unique(values)) < len(values) or "energ" in title:
+    repeats = len(np.unique(values)) < len(values)
+    if len(values) < MIN_COMPARED or repeats or "energ" in column.name.lower():
         return None
     in_order = bool((np.diff(values) > 0).all()) and len(values) > MIN_COMPARED
     steps = np.diff(values)[:5]
@@ -270,30 +227,24 @@ def _find_atom_label(column: PropertyColumn, facts: StructureFacts) -> str | Non
     for place, rows in column.prop.by_structure().items():
         kinds.setdefault(facts.structures[place].numbers.tobytes(), set()).add(rows.tobytes())
     fixed = all(len(rows) == 1 for rows in kinds.values()) and len(kinds) < column.prop.present
-    labels = _ATOM_LABELS.search(normalize_name(column.name))
+    labels = NAMES["atom_labels"].search(column.name)
     return "" if fixed or labels else None
 
 
 def _find_predicted(column: PropertyColumn, facts: StructureFacts) -> str | None:
     # Beside forces the energy and its derivatives are chosen together, by their calculator.
-    return None if facts.forces else facts.find_partner(column.name, _PREDICTED)
+    return None if facts.forces else facts.find_partner(column.name, "predicted")
 
 
-def _find_selection(column: PropertyColumn, facts: StructureFacts) -> str | None:
-    return None if column.prop is None else explain_selection(column.prop)
-
-
-def _find_name(
-    pattern: re.Pattern[str], column: PropertyColumn, *, applies: bool = True
-) -> str | None:
-    return "" if applies and pattern.search(normalize_name(column.name)) else None
+def _find_name(key: str, column: PropertyColumn, *, applies: bool) -> str | None:
+    return "" if applies and NAMES[key].search(column.name) else None
 
 
 def _find_record(column: PropertyColumn, facts: StructureFacts) -> str | None:
     whole = column.whole("graph")
     if facts.forces and (column.texts or len(np.unique(whole)) == 2):
         return ""
-    return _find_name(_RECORDS, column, applies=bool(column.texts) or len(whole) > 0)
+    return _find_name("records", column, applies=bool(column.texts) or len(whole) > 0)
 
 
 @dataclass(frozen=True)
@@ -309,20 +260,20 @@ class ColumnKind:
 
 
 KINDS = (
-    ColumnKind(_find_selection, "{}"),
+    ColumnKind(lambda c, facts: explain_selection(c.prop) if c.prop else None, "{}"),
     ColumnKind(_find_quantity, "is the {}: the structure itself says it"),
     ColumnKind(_find_formula, "spells what the structure consists of"),
     ColumnKind(_find_counter, "numbers or sorts the structures"),
     ColumnKind(_find_atom_label, "labels atoms, as by its name or as it is equal in all frames"),
     ColumnKind(
-        lambda c, facts: _find_name(_WEIGHTS, c, applies=not c.texts),
+        lambda c, facts: _find_name("weights", c, applies=not c.texts),
         "is a weight for training by its name: --weight-column trains with it",
     ),
     ColumnKind(_find_predicted, "is what another model predicts for {}"),
-    ColumnKind(lambda c, facts: facts.find_partner(c.name, _ERRORS), "is the error bar of {}"),
+    ColumnKind(lambda c, facts: facts.find_partner(c.name, "errors"), "is the error bar of {}"),
     ColumnKind(_find_record, "seems to say how a structure was made or named", offered=True),
     ColumnKind(
-        lambda c, facts: _find_name(_STATES, c, applies=facts.forces),
+        lambda c, facts: _find_name("states", c, applies=facts.forces),
         "seems to be what a simulation was run at",
         offered=True,
     ),

@@ -67,6 +67,7 @@ from hydragnn_hpo.inspection.column_kinds import (
     find_kind,
 )
 from hydragnn_hpo.inspection.force_check import LabelledStructure, Verdict, compare_forces
+from hydragnn_hpo.inspection.name_patterns import NAMES
 from hydragnn_hpo.inspection.run_folders import find_repeats
 from hydragnn_hpo.inspection.targets import (
     UNKNOWN,
@@ -649,7 +650,7 @@ def _collect_stated_units(files: Sequence[DataFile], table: PropertyTable) -> di
     """
     stated = [pair for file in files for pair in file.reader.read_units(file.source)]
     for key, texts in table.texts.items():
-        if named := re.fullmatch(r"(.+)_units?", key, re.IGNORECASE):
+        if named := NAMES["unit_column"].search(key):
             stated += [(named[1], unit) for unit in texts]
     units: dict[str, list[str]] = {}
     for name, unit in dict.fromkeys(stated):

@@ -1,0 +1,55 @@
+"""Each regular expression about names says what its row of the table says."""
+
+import pytest
+
+from hydragnn_hpo.inspection.name_patterns import (
+    NAMES,
+    PATTERNS,
+    UNIT_SUFFIXES,
+    USUAL_UNITS,
+    is_energy,
+    is_per_atom,
+    parse_calculator,
+)
+from hydragnn_hpo.units import is_unit
+
+ROWS = {f"{group}.{key}": row for group, rows in PATTERNS.items() for key, row in rows.items()}
+
+
+@pytest.mark.parametrize("key", ROWS)
+def test_a_pattern_matches_its_examples_and_none_of_its_near_misses(key):
+    row = ROWS[key]
+    assert row.examples
+    assert row.near_misses
+    assert [name for name in row.examples if not row.search(name)] == []
+    assert [name for name in row.near_misses if row.search(name)] == []
+
+
+def test_a_row_says_what_it_means_and_its_units_are_known():
+    assert PATTERNS.keys() == {"names", "unit_suffixes", "usual_units"}
+    assert [key for key, row in {**NAMES, **USUAL_UNITS}.items() if not row.says] == []
+    units = [*UNIT_SUFFIXES, *(row.unit for row in USUAL_UNITS.values())]
+    assert [unit for unit in units if not is_unit(unit)] == []
+
+
+def test_energies_are_known_by_name():
+    energies = ["energy", "REF_energy", "E", "E_tot", "u0", "dft_total_energy"]
+    others = ["homo", "gap", "e_above_hull", "zpve", "Fermi_energy", "egg"]
+    assert [is_energy(name) for name in [*energies, *others]] == [True] * 6 + [False] * 6
+    assert is_per_atom("formation energy per atom")
+    assert not is_per_atom("spatial")
+
+
+@pytest.mark.parametrize(
+    ("name", "calculator"),
+    [
+        ("REF_energy", "ref"),
+        ("energy_dft", "dft"),
+        ("forces (eV/A)", ""),
+        ("mace_forces_ev_a", "mace"),
+        ("corrected_total_energy_per_atom", ""),
+        ("gfn2_xtb_stress", "gfn2_xtb"),
+    ],
+)
+def test_a_calculator_is_what_a_name_says_beside_its_quantity_and_unit(name, calculator):
+    assert parse_calculator(name) == calculator
