@@ -6,7 +6,7 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.inspection.file_inspection import inspect_files
-    from hydragnn_hpo.inspection.targets import UNKNOWN
+    from hydragnn_hpo.inspection.unit_evidence import UNKNOWN
 
 __all__ = [
     "UNKNOWN",

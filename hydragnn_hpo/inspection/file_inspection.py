@@ -69,13 +69,9 @@ from hydragnn_hpo.inspection.column_kinds import (
 from hydragnn_hpo.inspection.force_check import LabelledStructure, Verdict, compare_forces
 from hydragnn_hpo.inspection.name_patterns import NAMES
 from hydragnn_hpo.inspection.run_folders import find_repeats
-from hydragnn_hpo.inspection.targets import (
-    UNKNOWN,
-    TargetProposals,
-    propose_classes,
-    propose_targets,
-    refuse_classes,
-)
+from hydragnn_hpo.inspection.target_proposals import TargetProposals
+from hydragnn_hpo.inspection.targets import propose_classes, propose_targets, refuse_classes
+from hydragnn_hpo.inspection.unit_evidence import UNKNOWN
 from hydragnn_hpo.sanitize import escape_line
 from hydragnn_hpo.units import inside
 

@@ -1,7 +1,11 @@
 """Each regular expression about names says what its row of the table says."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
+from hydragnn_hpo.inspection import name_patterns
 from hydragnn_hpo.inspection.name_patterns import (
     NAMES,
     PATTERNS,
@@ -14,6 +18,11 @@ from hydragnn_hpo.inspection.name_patterns import (
 from hydragnn_hpo.units import is_unit
 
 ROWS = {f"{group}.{key}": row for group, rows in PATTERNS.items() for key, row in rows.items()}
+
+ROOM = sorted(Path(name_patterns.__file__).parent.glob("*.py"))
+
+ABOUT_TEXTS = {r"[^A-Za-z]+", r"[^A-Za-z0-9()]", r"\[.*?\]|[\d.e+-]+"}
+"""Regular expressions of the room about formulas and error messages."""
 
 
 @pytest.mark.parametrize("key", ROWS)
@@ -30,6 +39,20 @@ def test_a_row_says_what_it_means_and_its_units_are_known():
     assert [key for key, row in {**NAMES, **USUAL_UNITS}.items() if not row.says] == []
     units = [*UNIT_SUFFIXES, *(row.unit for row in USUAL_UNITS.values())]
     assert [unit for unit in units if not is_unit(unit)] == []
+
+
+def test_the_room_looks_names_up_in_the_table_alone():
+    strings = set()
+    patterns = set()
+    for path in ROOM:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant):
+                strings.add(node.value)
+            is_search = isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.")
+            if is_search and path.stem != "run_folders":
+                patterns.add(ast.unparse(node.args[0]))
+    assert patterns == {"self.regex", *map(repr, ABOUT_TEXTS)}
+    assert NAMES.keys() - strings == set(), "no module asks for these"
 
 
 def test_energies_are_known_by_name():
