@@ -187,6 +187,21 @@ def test_lists_in_cells_are_values_of_atoms_or_a_spectrum(tmp_path):
     assert len(charges) == 9
 
 
+def test_a_spectrum_as_long_as_one_molecule_stays_a_spectrum(tmp_path):
+    """W25: of ten numbers, beside decane, of which a SMILES writes ten atoms."""
+    rows = ["CO", "CCO", "CN", "C" * 10, "CCN", "CCC", "C=O", "CCCO"]
+    lines = [f'{smiles},"{[n / 9, *range(9)]}"' for n, smiles in enumerate(rows)]
+    path = tmp_path / "spectra.csv"
+    path.write_text("\n".join(["smiles,dos", *lines]))
+    [target] = inspect_files([path]).proposals.targets
+    assert (target.config.level, target.config.shape, target.config.size) == (
+        "graph",
+        "spectrum",
+        10,
+    )
+    assert read(path)[3].info["dos"].tolist() == [3 / 9, *range(9)]
+
+
 def test_values_of_atoms_follow_the_order_of_the_smiles(tmp_path):
     """W25: RDKit would move written hydrogens to the end; a map of another order is ambiguous."""
     path = tmp_path / "mapped.csv"

@@ -169,10 +169,11 @@ def _make(smiles: str, info: Properties, place: str, one_part: bool) -> Atoms:
             "atoms; write the SMILES in the order of the values."
         )
     for name, value in info.items():
-        if isinstance(value, np.ndarray) and len(value) == len(written) < len(atoms):
-            unknown_rows = np.full((len(atoms) - len(value), *value.shape[1:]), np.nan)
-            value = np.concatenate((value, unknown_rows))
         add_property(atoms, name, value)
+        if isinstance(value, np.ndarray) and len(value) == len(written) < len(atoms):
+            # A spectrum may be as long: ``info`` keeps what is in the file.
+            unknown_rows = np.full((len(atoms) - len(value), *value.shape[1:]), np.nan)
+            atoms.arrays[name] = np.concatenate((value, unknown_rows))
     return atoms
 
 
