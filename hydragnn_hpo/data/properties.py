@@ -207,7 +207,8 @@ MIN_COLUMNS = 8
 MIN_ALIKE = 0.5
 """Smallest mean correlation of neighbours among columns that only count, or have gaps."""
 
-_NUMBERED = re.compile(r"(-(?=\d)|.*?)(\d+(?:\.\d+)?)(\D*)")
+_NUMBERED = re.compile(r"(.*?)((?:(?<![^\s_=(,:])-)?\d+(?:\.\d+)?)(\D*|[\s_(\[]*cm\^?[_-]?1\W*)")
+"""What stands before a number with its sign, the number, and what follows, as ``cm-1``."""
 
 
 def join_numbered(table: PropertyTable) -> PropertyTable:
@@ -219,9 +220,7 @@ def join_numbered(table: PropertyTable) -> PropertyTable:
     groups: dict[tuple[str, str], dict[float, Property]] = {}
     for name, prop in table.numbers.items():
         if prop.scalar and (parts := _NUMBERED.fullmatch(name)):
-            sign = -1.0 if parts[1] == "-" else 1.0
-            members = groups.setdefault((parts[1].removeprefix("-"), parts[3]), {})
-            members[sign * float(parts[2])] = prop
+            groups.setdefault((parts[1], parts[3]), {})[float(parts[2])] = prop
     numbers = dict(table.numbers)
     for (before, _), members in groups.items():
         points = sorted(members)

@@ -282,6 +282,25 @@ def test_numbered_columns_are_one_spectrum(tmp_path, names, unit, has_axis):
     assert read.tolist() == list(range(12))
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"{n}cm-1" for n in range(1000, 1300, 25)],
+        [f"{n} cm^-1" for n in range(12)],
+        [f"dos_{n}" for n in range(-5, 7)],
+        [f"{n / 2} eV" for n in range(-6, 6)],
+    ],
+    ids=["wavenumbers", "spaces", "signs behind a name", "signs"],
+)
+def test_signs_and_digits_of_units_are_no_other_spectrum(tmp_path, names):
+    """W24: the numbers are 1000, 0, -5 or -3 first, whatever stands around them."""
+    places = np.arange(12)
+    peaks = [np.exp(-(((places - n / 2) / 3.0) ** 2)).round(4) for n in range(16)]
+    columns = {names[p]: [peak[p] for peak in peaks] for p in np.roll(places, 5)}
+    [target] = inspect_table(tmp_path, ALKANES, **columns).proposals.targets
+    assert (target.config.shape, target.config.columns) == ("spectrum", tuple(names))
+
+
 def test_numbered_tasks_are_no_spectrum(tmp_path):
     """W24: ten tasks that only have numbers are ten targets."""
     columns = {f"task_{n}": noise(16, n) for n in range(10)}
