@@ -13,7 +13,7 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data.structure import LARGEST
+from hydragnn_hpo.data.structure import LARGEST, MISSING_NUMBERS
 
 Array = NDArray[np.float64]
 Level = Literal["graph", "node"]
@@ -335,6 +335,7 @@ def collect_properties(structures: Sequence[Atoms]) -> PropertyTable:
                 table.texts.setdefault(name, Counter())[value] += 1
             elif level == "graph" and isinstance(value, list | tuple | dict) and value:
                 nested.add(name)
+    _drop_missing(rows["graph"], table.texts)
     for name in dict.fromkeys((*rows["graph"], *rows["node"])):
         joined = _join_rows(name, rows["graph"].get(name, []), rows["node"].get(name, []))
         matrix = matrices.get((joined.level, name)) if isinstance(joined, Property) else None
@@ -352,6 +353,23 @@ def collect_properties(structures: Sequence[Atoms]) -> PropertyTable:
             "is nested, neither numbers nor text: give each part as a column of its own"
         )
     return table
+
+
+def _drop_missing(numbers: dict[str, Rows], texts: dict[str, Counter[str]]) -> None:
+    """Drop what stands for missing values: words among numbers, and NaN among words.
+
+    Args:
+        numbers: of each property of structures; changes.
+        texts: of each property; changes.
+    """
+    for name in numbers.keys() & texts.keys():
+        words = Counter({t: n for t, n in texts[name].items() if t.strip() not in MISSING_NUMBERS})
+        if not words:
+            del texts[name]
+        elif not any(np.isfinite(rows).any() for _, rows in numbers[name]):
+            del numbers[name]
+        else:
+            texts[name] = words
 
 
 def _read_values(atoms: Atoms) -> Iterator[tuple[Level, str, Any]]:

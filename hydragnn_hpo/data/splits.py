@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.config.data_config import TRAJECTORY, SplitConfig
 from hydragnn_hpo.data.label_sharing import SparseLabels, share_labels
+from hydragnn_hpo.data.structure import MISSING_NUMBERS
 from hydragnn_hpo.data.trajectories import FoundRuns
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.sanitize import escape_line
@@ -262,19 +263,22 @@ def is_split(key: str, counts: Collection[str]) -> bool:
     >>> is_split("part", ["train", "test"]), is_split("phase", ["test", "fcc"])
     (True, False)
     """
-    words = {value.strip().lower() for value in counts} - {""}
+    words = {value.strip().lower() for value in counts if value.strip() not in MISSING_NUMBERS}
     is_named = _SPLIT_NAME.search(key.lower()) is not None
     return is_named or (len(words) > 1 and words <= _SPLIT_WORDS)
 
 
+_TEST_WORDS = ("test", "testing", "holdout")
+"""Names of the published test split, the most usual first."""
+
 _SPLIT_WORDS = {
-    *("train", "training", "val", "valid", "validation", "dev", "test", "testing", "holdout"),
+    *("train", "training", "val", "valid", "validation", "dev", *_TEST_WORDS),
 }
 _SPLIT_NAME = re.compile(r"^(set|subset|fold|partition)$|(^|[\W_])splits?([\W_]?\d+)?$")
 
 
 def _without_empty(counts: Mapping[str, int]) -> dict[str, int]:
-    return {value: count for value, count in counts.items() if value.strip()}
+    return {value: n for value, n in counts.items() if value.strip() not in MISSING_NUMBERS}
 
 
 def _find_test(counts: Mapping[str, int], read: int) -> str | None:
@@ -284,7 +288,8 @@ def _find_test(counts: Mapping[str, int], read: int) -> str | None:
         counts: number of structures with each value.
         read: number of structures that were read, those without a value included.
     """
-    test = next((value for value in counts if value.lower() == "test"), None)
+    values = {value.strip().lower(): value for value in counts}
+    test = next((values[word] for word in _TEST_WORDS if word in values), None)
     return test if len(counts) <= 4 and counts.get(test or "", 0) < read else None
 
 

@@ -416,11 +416,11 @@ def target_of(
         raw = (
             None
             if set(map(id, cells)) == {id(None)}
-            else [np.nan if c is None else c for c in cells]
+            else [np.nan if c is None or _is_missing(c, target) else c for c in cells]
         )
+    if target.optional and (raw is None or _is_missing(raw, target)):
+        return None
     if raw is None:
-        if target.optional:
-            return None
         close = difflib.get_close_matches(key, _list_keys(atoms, target.level), n=1)
         hint = f" (did you mean '{close[0][:60]}'?)" if close else ""
         raise place.error(
@@ -439,6 +439,11 @@ def target_of(
     value = value * inside(target.unit)[0] / (len(atoms) if target.per_atom else 1)
     _check_bounds(value, key, target, place)
     return None if np.isnan(value).all() else value
+
+
+def _is_missing(raw: Any, target: TargetConfig) -> bool:
+    """Check whether a text stands for a number that is not known."""
+    return target.classes is None and isinstance(raw, str) and raw.strip() in MISSING_NUMBERS
 
 
 def _to_numbers(raw: Any, key: str, target: TargetConfig, place: Place) -> NDArray[np.float64]:
@@ -496,8 +501,14 @@ def _encode_classes(
     return encoded.reshape((*np.shape(raw), len(classes)))
 
 
-MISSING_CLASSES = ("", "nan", "None")
-"""What stands for a class that is not known."""
+MISSING_CLASSES = ("", "nan", "None", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "<NA>")
+"""What stands for a class that is not known.
+
+Source: default ``na_values`` of ``pandas.read_csv``.
+"""
+
+MISSING_NUMBERS = (*MISSING_CLASSES, "-", "--")
+"""What stands for a number that is not known; a dash may be a class."""
 
 
 def name_class(value: Any) -> str:

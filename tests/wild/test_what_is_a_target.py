@@ -236,6 +236,32 @@ def test_a_word_in_a_number_that_nobody_predicts_sets_nothing_aside(tmp_path):
     assert "is text in 6 of 12, as 'none'" in reasons(seen)["radical"]
 
 
+@pytest.mark.parametrize("word", ["NA", "N/A", "#N/A", "None", "NULL", "-", "nan", "NaN", ""])
+def test_words_for_missing_values_are_missing(tmp_path, word):
+    """W21: as pandas and others write them, for numbers and for classes."""
+    gaps = [word if n in (3, 8) else n / 7 for n in range(16)]
+    active = [word if n in (4, 9) else ("yes", "no")[n % 2] for n in range(16)]
+    parts = [word if n == 5 else ("train", "holdout")[n % 4 == 0] for n in range(16)]
+    seen = inspect_table(tmp_path, ALKANES, gap_ev=gaps, active=active, split=parts)
+    targets = {target.key: target.config for target in seen.proposals.targets}
+    assert targets["gap_ev"].optional
+    assert seen.set_aside == ()
+    assert (seen.split.published, seen.split.published_test) == ("split", "holdout")
+    if word != "-":  # a dash may be a class
+        assert heads(seen) == {"gap_ev": True, "active": True}
+        assert targets["active"].classes == ("no", "yes")
+    atoms = Atoms("H", info={"gap_ev": word or None})
+    assert target_of(atoms, "gap_ev", targets["gap_ev"], Place(tmp_path, 0, "x")) is None
+
+
+@pytest.mark.parametrize("test", ["test", "Test", "testing", "holdout"])
+def test_the_published_test_split_is_kept_by_its_usual_names(tmp_path, test):
+    """W9."""
+    parts = [("train", "val", test)[n % 3] for n in range(16)]
+    split = inspect_table(tmp_path, ALKANES, gap_ev=noise(16), part=parts).split
+    assert (split.published, split.published_test) == ("part", test)
+
+
 def test_a_card_allows_what_init_sets_aside(tmp_path):
     """W21: two of twelve energies are words; the card that is written can be built."""
     made = frames()

@@ -348,7 +348,7 @@ def test_what_the_store_will_hold_is_counted_with_reasons(tmp_path):
     structures[7].positions[1] = structures[7].positions[0]
     structures[390].positions[3] = structures[390].positions[2]
     structures[8].info["gap"] = float("inf")
-    structures[150].info["gap"] = "n/a"
+    structures[150].info["gap"] = "failed"
     write(tmp_path / "a.extxyz", structures)
     seen = inspect_files([tmp_path / "a.extxyz"])
     assert count_structures(seen) == "400 structures (all read, 396 usable, 4 set aside)"
