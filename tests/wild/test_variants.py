@@ -142,8 +142,8 @@ def judge_column(column: Column, made: Decisions) -> Iterator[tuple[str, str]]:
         if not any(re.search(KINDS[kind], why) for kind in truth.kinds):
             yield "decision", f"not predicted as it '{why}', wanted {truth.kinds}"
     if target is not None and truth.roles != ATTRIBUTE:
-        yield from judge_unit(target, truth, is_head=role == "head")
-        if role == "head":
+        yield from judge_unit(target, truth, is_head=role == "head" and role in truth.roles)
+        if role == "head" and role in truth.roles:
             yield from judge_shape(target, truth)
         elif target.config.derived_from and truth.derived_from:
             yield from judge_origin(target, truth, made)

@@ -333,15 +333,8 @@ def draw_potential(draft: Draft) -> None:
         draft.add(draft.spell(name), values, aside("record", "serial", "structure", "identity"))
     if draft.container != "json" and draft.chance(0.3):
         add_label(draft)
-    extra = {
-        add_serial: 2,
-        add_structural: 3,
-        add_weight: 2,
-        add_split: 2,
-        add_name: 1,
-        add_charge: 1,
-    }
-    for kind in draw.choices(list(extra), list(extra.values()), k=draw.randint(0, 2)):
+    extra = (add_serial, add_structural, add_weight, add_split, add_name, add_charge)
+    for kind in draw.sample(extra, draw.randint(0, 2)):
         kind(draft)
 
 
