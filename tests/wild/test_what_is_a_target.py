@@ -142,6 +142,26 @@ def test_descriptors_and_predictions_of_another_model_are_no_targets(tmp_path):
     assert "error bar of measured log sol" in told["log sol std"]
 
 
+def test_descriptors_among_the_tags_of_an_sd_file_are_no_targets(tmp_path):
+    """W13: heavy atoms and bonds that turn, counted by hand as above, without any SMILES."""
+    from rdkit import Chem
+    from rdkit.Chem import AllChem
+
+    gaps = noise(16)
+    with Chem.SDWriter(str(tmp_path / "tags.sdf")) as writer:
+        for number, smiles in enumerate(ALKANES):
+            molecule = Chem.AddHs(Chem.MolFromSmiles(smiles))
+            AllChem.EmbedMolecule(molecule, randomSeed=1)
+            carbons = smiles.count("C") - smiles.count("Cl")
+            tags = {"heavy atoms": carbons + 1, "num rotatable": max(carbons - 2, 0)}
+            for name, value in (tags | {"gap": gaps[number]}).items():
+                molecule.SetProp(name, str(value))
+            writer.write(molecule)
+    seen = inspect_files([tmp_path / "tags.sdf"])
+    assert heads(seen) == {"gap": True}
+    assert "of RDKit" in reasons(seen)["num rotatable"]
+
+
 def test_a_whole_number_near_a_quantity_is_a_target(tmp_path):
     """W13: within 0.5 of RDKit's Chi0, 2 + (n - 1) / sqrt(2) of n carbons, is not equal to it."""
     rows = [f"{'C' * n}O" for n in range(1, 17)]

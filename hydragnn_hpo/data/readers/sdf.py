@@ -4,11 +4,12 @@ ASE reads the first molecule of such a file and no tags. An MDL molfile is one w
 """
 
 import contextlib
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from ase import Atoms
@@ -52,8 +53,9 @@ Record = list[str]
 def read_sdf(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """Read molecules.
 
-    ``info`` has the tags, the title as ``name``, the formal ``charge``, and ``spin``, the number of
-    unpaired electrons. No hydrogens are added. A drawing (2D) is a bad structure.
+    ``info`` has the tags, the title as ``name``, the formal ``charge``, ``spin``, the number of
+    unpaired electrons, and with RDKit the ``smiles``. No hydrogens are added. A drawing (2D)
+    is a bad structure.
 
     Args:
         source: the SD file.
@@ -126,8 +128,31 @@ def _molecule(record: Record) -> Atoms | str:
     if record[1][20:22].upper() == "2D" and len(atoms) > 1 and not atoms.positions[:, 2].any():
         return "is a drawing (2D), which has no distances; give its SMILES, or compute positions"
     title = record[0].strip()
-    atoms.info |= {**({"name": title} if title else {}), **_parse_tags(record)}
+    named = {"name": title} if title else {}
+    atoms.info |= {**_write_smiles(record), **named, **_parse_tags(record)}
     return atoms
+
+
+@functools.cache
+def _import_chem() -> Any:
+    """Return RDKit's module of molecules, its log silenced; None where it is not installed."""
+    try:
+        from rdkit import Chem, RDLogger
+    except ImportError:
+        return None
+    RDLogger.DisableLog("rdApp.*")
+    return Chem
+
+
+def _write_smiles(record: Record) -> dict[str, Value]:
+    """Return the ``smiles`` of a molecule, by which its descriptors are recognised among its tags.
+
+    Returns:
+        Nothing where RDKit is not installed, or where a molecule is none to it.
+    """
+    chem = _import_chem()
+    molecule = None if chem is None else chem.MolFromMolBlock("\n".join(record))
+    return {} if molecule is None else {"smiles": chem.MolToSmiles(molecule)}
 
 
 def _parse_v2000(record: Record) -> Atoms:

