@@ -26,6 +26,8 @@ def write_variant(draft: Draft, folder: Path) -> Path:
 def write_csv(draft: Draft, folder: Path) -> Path:
     """Write SMILES and other columns, with a word where a value is missing."""
     word = draft.draw.choice(["", "", "", "NaN", "nan", "NA", "N/A", "None", "-"])
+    if word == "-" and any(c.truth.shape == "class" for c in draft.columns):
+        word = ""  # a dash may be a class
     title = draft.draw.choice(["smiles", "SMILES", "canonical_smiles", "Smiles", "mol"])
     place = draft.draw.choice([0, len(draft.columns)])
     columns = [(c.name, [word if v is None else v for v in c.values]) for c in draft.columns]
