@@ -166,7 +166,7 @@ def propose_split(
         runs: runs of frames among the structures that were read.
     """
     full = {key: _without_empty(counts) for key, counts in labels.items() if is_split(key, counts)}
-    named_splits = ((k, _find_test(counts, read)) for k, counts in full.items())
+    named_splits = ((k, _find_test(k, counts, read)) for k, counts in full.items())
     published, test = next(((k, t) for k, t in named_splits if t is not None), (None, "test"))
     kept = None if published is None else _explain_published(published, test, full[published], read)
     share = None if published is None else full[published].get(test, 0) / read
@@ -265,7 +265,18 @@ def is_split(key: str, counts: Collection[str]) -> bool:
     """
     words = {value.strip().lower() for value in counts if value.strip() not in MISSING_NUMBERS}
     is_named = _SPLIT_NAME.search(key.lower()) is not None
+    if marks_test(key):
+        return len(words) > 1 and words <= _MARKS
     return is_named or (len(words) > 1 and words <= _SPLIT_WORDS)
+
+
+def marks_test(key: str) -> bool:
+    """Check by its name whether a property marks the structures of a published test split.
+
+    >>> marks_test("is_test"), marks_test("Test Set"), marks_test("test_energy")
+    (True, True, False)
+    """
+    return _TEST_NAME.search(key.lower()) is not None
 
 
 _TEST_WORDS = ("test", "testing", "holdout")
@@ -274,22 +285,29 @@ _TEST_WORDS = ("test", "testing", "holdout")
 _SPLIT_WORDS = {
     *("train", "training", "val", "valid", "validation", "dev", *_TEST_WORDS),
 }
-_SPLIT_NAME = re.compile(r"^(set|subset|fold|partition)$|(^|[\W_])splits?([\W_]?\d+)?$")
+_TEST_NAME = re.compile(r"^((is|in|for)[\W_]*)?(test|testing|holdout)([\W_]*(set|split|part))?$")
+_MARKED = ("1", "true", "yes")
+_MARKS = {*_MARKED, "0", "false", "no"}
+"""Values of a property that marks the test split."""
+
+_SPLIT_NAME = re.compile(r"^(set|subset|k?fold|partition)$|(^|[\W_])splits?([\W_]?\d+)?$")
 
 
 def _without_empty(counts: Mapping[str, int]) -> dict[str, int]:
     return {value: n for value, n in counts.items() if value.strip() not in MISSING_NUMBERS}
 
 
-def _find_test(counts: Mapping[str, int], read: int) -> str | None:
+def _find_test(key: str, counts: Mapping[str, int], read: int) -> str | None:
     """Return the value that means test; None if there is none or nothing beside it.
 
     Args:
+        key: name of the property.
         counts: number of structures with each value.
         read: number of structures that were read, those without a value included.
     """
     values = {value.strip().lower(): value for value in counts}
-    test = next((values[word] for word in _TEST_WORDS if word in values), None)
+    words = _MARKED if marks_test(key) else _TEST_WORDS
+    test = next((values[word] for word in words if word in values), None)
     return test if len(counts) <= 4 and counts.get(test or "", 0) < read else None
 
 

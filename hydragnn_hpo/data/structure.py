@@ -222,7 +222,7 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         edge_shift=edge_shift,
         targets={name: value for name, value in targets.items() if value is not None},
         group=_group(atoms, place, rules.group),
-        published=_published(atoms, rules.published),
+        published=read_published(atoms, rules.published),
         attributes=attributes,
         laplacian=(
             compute_laplacian_encodings(len(atoms), edges, rules.laplacian)
@@ -733,10 +733,12 @@ def _group(atoms: Atoms, place: Place, group: str) -> str:
     return str(_info(atoms, group, place))
 
 
-def _published(atoms: Atoms, key: str | None) -> str | None:
-    """Return the published split of a structure; None if it has none."""
+def read_published(atoms: Atoms, key: str | None) -> str | None:
+    """Return the published split of a structure, 1.0 as ``1``; None if it has none."""
     value = None if key is None else atoms.info.get(key)
     is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return None if is_missing else str(value).strip() or None
 
 

@@ -208,7 +208,9 @@ def _find_counter(column: PropertyColumn, facts: StructureFacts) -> str | None:
     if column.prop is None or not column.prop.scalar:
         return None
     values = column.whole("graph")
-    if NAMES["counters"].search(column.name):
+    named = NAMES["counters"].search(column.name)
+    # An index of refraction is no number of a structure.
+    if named and (len(values) or "index" not in named[0]):
         return ""
     repeats = len(np.unique(values)) < len(values)
     if len(values) < MIN_COMPARED or repeats or "energ" in column.name.lower():
@@ -243,6 +245,8 @@ def _find_name(key: str, column: PropertyColumn, *, applies: bool) -> str | None
 def _find_record(column: PropertyColumn, facts: StructureFacts) -> str | None:
     whole = column.whole("graph")
     if facts.forces and (column.texts or len(np.unique(whole)) == 2):
+        return ""
+    if _find_name("run_costs", column, applies=True) is not None:
         return ""
     return _find_name("records", column, applies=bool(column.texts) or len(whole) > 0)
 

@@ -6,6 +6,7 @@ Shapes: N nodes, E edges.
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +56,14 @@ from hydragnn_hpo.data.readers.structure_columns import (
     read_column,
 )
 from hydragnn_hpo.data.readers.table import read_head
-from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, is_split, propose_split
+from hydragnn_hpo.data.splits import (
+    MIN_STRUCTURES,
+    SplitProposal,
+    is_split,
+    marks_test,
+    propose_split,
+)
+from hydragnn_hpo.data.structure import read_published
 from hydragnn_hpo.data.trajectories import FoundRuns, find_runs
 from hydragnn_hpo.errors import ConfigError, DataError, UnsupportedStructure, unknown
 from hydragnn_hpo.file_records import SizeStats
@@ -694,8 +702,13 @@ def _propose_split(
     runs: FoundRuns | None,
 ) -> SplitProposal:
     read = len(sample.structures)
+    marks = (name for name, prop in table.numbers.items() if prop.binary and marks_test(name))
+    labels = dict(table.texts)
+    for name in marks:  # as a build reads them
+        values = (read_published(atoms, name) for atoms in sample.structures)
+        labels[name] = Counter(value for value in values if value is not None)
     return propose_split(
-        sample.total, read, compositions=geometry.compositions, labels=table.texts, runs=runs
+        sample.total, read, compositions=geometry.compositions, labels=labels, runs=runs
     )
 
 

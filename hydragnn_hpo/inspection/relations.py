@@ -223,11 +223,10 @@ def drop_equal_totals(
 def _are_equal_totals(first: TargetProposal, second: TargetProposal, facts: PropertyFacts) -> bool:
     """Check whether two energies differ by little but what the elements explain."""
     one, other = (facts.table.numbers[target.key] for target in (first, second))
-    if not np.array_equal(one.structure, other.structure):
-        return False
-    values = np.hstack([one.values, other.values])
+    common, *places = np.intersect1d(one.structure, other.structure, return_indices=True)
+    values = np.hstack([one.values[places[0]], other.values[places[1]]])
     rows = np.isfinite(values).all(axis=1)
-    counts = facts.elements[0][one.structure[rows]]
+    counts = facts.elements[0][common[rows]]
     rest = values[rows] - counts @ np.linalg.lstsq(counts, values[rows], rcond=None)[0]
     if rows.sum() < max(MIN_FITTED, 2 * counts.shape[1]) or not rest.std(axis=0).all():
         return False
@@ -237,7 +236,8 @@ def _are_equal_totals(first: TargetProposal, second: TargetProposal, facts: Prop
 def keep_one_calculator(targets: Sequence[TargetProposal]) -> Iterator[TargetProposal]:
     """Yield targets, without heads for second sets of a quantity, as of another calculator.
 
-    The first by rank is predicted: that of a reference, else the one with forces, else the first.
+    The first by rank is predicted: one of no other model, plain names with forces, then that of a
+    reference, then another one with forces.
     """
     calculators = _find_calculators(targets)
     with_forces = {t.config.derived_from for t in targets if t.config.level == "node"} - {None}
@@ -250,11 +250,12 @@ def keep_one_calculator(targets: Sequence[TargetProposal]) -> Iterator[TargetPro
             kind = (quantity, target.config.level, target.config.shape)
             sets.setdefault(kind, []).append(target)
 
-    def rank(target: TargetProposal) -> tuple[bool, bool, bool]:
+    def rank(target: TargetProposal) -> tuple[bool, bool, bool, bool]:
         with_them = {target.name, target.config.derived_from} & with_forces
         return (
-            not NAMES["references"].search(target.key),
             bool(NAMES["models"].search(target.key)),
+            not with_them or bool(parse_calculator(target.key)),
+            not NAMES["references"].search(target.key),
             not with_them,
         )
 
@@ -374,6 +375,8 @@ def derive(
 
 def _say_strain(unit: UnitGuess) -> UnitGuess:
     """Return the unit of a stress or a virial as a card spells it."""
+    if unit.name == UNKNOWN:
+        return unit
     kind = "(stress)" if unit.name in ("GPa", "kbar") else ""
     kind = "(virial)" if inside(unit.name)[1] == "eV" else kind
     return replace(unit, name=unit.name + kind)
@@ -384,7 +387,7 @@ def find_energy(
 ) -> TargetProposal | str:
     """Return the energy of the calculator of forces or a stress, or why there is none.
 
-    Total energies go before energies per atom.
+    Those of the same calculator go first, and of them total energies before those per atom.
 
     Args:
         name: name of the forces or the stress.
@@ -396,7 +399,8 @@ def find_energy(
     calculator = parse_calculator(name)
     # ASE's forces are consistent with the free energy.
     order = ("free", "")
-    of_it = [target for target in totals if parse_calculator(target.key) == calculator]
+    named = [target for target in known if parse_calculator(target.key) == calculator]
+    of_it = [target for target in named if target.config.energy == "total"] or named
     kinds = [parse_energy_kind(target.key) for target in of_it]
     if of_it:
         return of_it[next((kinds.index(kind) for kind in order if kind in kinds), 0)]
@@ -442,7 +446,8 @@ def explain_near_zero(
         energy: the energy that they are derived from.
         facts: those of the data set.
     """
-    if UNKNOWN in (unit.name, energy.unit.name):
+    guessed = unit.sure == "guessed" and not facts.in_ase_units
+    if guessed or UNKNOWN in (unit.name, energy.unit.name):
         return None
     forces = prop.values[prop.known] * inside(unit.name)[0]
     size = float(np.sqrt((forces**2).sum(axis=1).mean())) if len(forces) else math.inf

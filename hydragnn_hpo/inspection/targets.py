@@ -18,7 +18,7 @@ from hydragnn_hpo.data.properties import Property, PropertyTable, explain_reject
 from hydragnn_hpo.data.structure import LARGEST, MISSING_CLASSES, name_class
 from hydragnn_hpo.inspection.column_kinds import PropertyColumn, StructureFacts, find_kind
 from hydragnn_hpo.inspection.element_fits import Array, classify_growth, has_heavy_tails
-from hydragnn_hpo.inspection.name_patterns import NAMES, is_energy, is_per_atom
+from hydragnn_hpo.inspection.name_patterns import NAMES, is_energy, is_per_atom, parse_calculator
 from hydragnn_hpo.inspection.relations import (
     derive,
     drop_equal_totals,
@@ -33,6 +33,7 @@ from hydragnn_hpo.inspection.unit_evidence import (
     PropertyFacts,
     UnitGuess,
     find_energy_unit,
+    find_foreign_unit,
     find_said_unit,
     find_unit,
 )
@@ -126,7 +127,7 @@ def propose_targets(
         waits = () if prop.name in kept else offered.get(prop.name, ())
         targets.append(_complete(proposal, prop, len(structures), waits))
     one_set = [*keep_one_calculator([*drop_equal_totals(targets, facts)])]
-    heads = list(_limit_heads(one_set))
+    heads = list(targets if wanted else _limit_heads(one_set))
     # A word in a number that no head predicts would set its structure aside.
     aside = [target.key for target in heads if not (target.head or target.is_potential)]
     words = [key for key in aside if key in table.texts and key not in kept]
@@ -372,19 +373,24 @@ def _classify_energy(
         return "total", ["a total energy: about the sum of those of its free atoms"]
     unit = find_said_unit(prop, facts)
     inner = inside(unit.name)[1] if unit else None
-    is_named = is_energy(facts.strip_calculator(prop))
+    is_named = is_energy(facts.strip_calculator(prop)) and find_foreign_unit(prop.name) is None
     if not is_named or inner not in (None, "eV", "eV/atom"):
         return None, []
+    of_forces = facts.has_forces and parse_calculator(prop.name) in facts.calculators
     if inner == "eV/atom" and growth != "extensive":
         return "per_atom", ["its unit says per atom"]
     if is_per_atom(prop.name):
-        if growth == "extensive":
+        if growth == "extensive" and not of_forces:
             return None, []
         return "per_atom", ["its name says per atom"]
     if growth == "extensive":
         return "total", ["a total energy: the composition explains it as a sum over atoms"]
-    if growth == "intensive":
+    if of_forces:
+        return "total", ["there are forces: taken for the total energy that they derive from"]
+    if growth == "intensive" and inner is None:
         return "per_atom", ["an energy per atom: it does not grow with the structure"]
+    if growth == "intensive":
+        return None, ["it does not grow with the structure, and nothing says per atom"]
     if prop.name in RESULTS:
         return "total", ["ASE's results are total energies"]
     if facts.has_forces:

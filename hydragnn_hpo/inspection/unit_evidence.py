@@ -66,8 +66,24 @@ def ask_unit(name: str, why: str, choices: Sequence[str]) -> UnitGuess:
     return UnitGuess(UNKNOWN, "unknown", f"{why}: {how}", tuple(choices))
 
 
+SHORT_UNITS = {"D": ("debye", "dipoles"), "K": ("K", "temperatures")}
+"""Units of one letter at the end of names, and the key in ``USUAL_UNITS`` of what has them."""
+
+
+def find_foreign_unit(name: str) -> str | None:
+    """Return the unit at the end of a name that is none of those known here; None without one."""
+    found = NAMES["foreign_unit"].search(name)
+    return found[0].strip(" _[]()/-") if found else None
+
+
 def parse_unit(name: str) -> str | None:
     """Return the unit at the end of a name, as in ``gap_ev`` or ``mu (D)``; None without one."""
+    if find_foreign_unit(name) is not None:
+        return None
+    if last := NAMES["last_word"].search(name):
+        unit, quantity = SHORT_UNITS.get(last[1], ("", ""))
+        if unit and USUAL_UNITS[quantity].search(name[: last.start()]):
+            return unit
     if bracket := NAMES["unit_in_brackets"].search(name):
         unit = interpret_unit(bracket[1])
         if unit not in (None, "1"):
@@ -279,7 +295,9 @@ def _judge_level(prop: Property, facts: PropertyFacts, guess: UnitGuess) -> Unit
     for name, unit in facts.units_beside:
         if name != prop.name and unit in possible:
             why = f"as {escape_line(name)[:60]} beside it"
-            return UnitGuess(unit, "guessed" if known is None else "recognised", why)
+            by_name = name not in {*facts.recognised, *facts.units, *facts.stated}
+            in_doubt = known is None or (by_name and guess.name in possible)
+            return UnitGuess(unit, "guessed" if in_doubt else "recognised", why)
     if guess.name in possible:
         return guess
     middle = float(np.median(np.abs(prop.values[prop.known])))
@@ -321,6 +339,12 @@ def _find_stated(prop: Property, facts: PropertyFacts, per_atom: bool) -> UnitGu
 def _find_named(prop: Property, facts: PropertyFacts, per_atom: bool) -> UnitGuess | None:
     unit = parse_unit(prop.name) if prop.name not in facts.stated else None
     return UnitGuess(unit, "said", f"the name ends in it: {unit}") if unit else None
+
+
+def _find_foreign(prop: Property, facts: PropertyFacts, per_atom: bool) -> UnitGuess | None:
+    unit = find_foreign_unit(prop.name) if prop.name not in facts.stated else None
+    why = f"the name ends in {unit}, which is no unit known here: numbers stay as in the file"
+    return UnitGuess("1", "unknown", why) if unit is not None else None
 
 
 def _find_recognised(prop: Property, facts: PropertyFacts, per_atom: bool) -> UnitGuess | None:
@@ -369,6 +393,7 @@ SAID = (
 
 EVIDENCE = (
     *SAID,
+    EvidenceKind("the name ends in a unit that is not known here", _find_foreign),
     EvidenceKind("values are near the energies of free atoms", _find_recognised),
     EvidenceKind("the file states what is no unit known here", _find_not_understood),
     EvidenceKind("it is usual for the quantity, and possible; else it is unknown", _find_usual),
@@ -404,7 +429,8 @@ def find_energy_unit(prop: Property, facts: PropertyFacts, energy: str | None) -
     """
     unit = find_unit(prop, facts, per_atom=energy == "per_atom")
     per_atom = "/atom" if energy == "per_atom" else ""
-    if per_atom and prop.name not in facts.units and inside(unit.name)[1] == "eV":
+    is_said = unit.sure == "said" and not is_per_atom(prop.name)
+    if per_atom and not (is_said or prop.name in facts.units) and inside(unit.name)[1] == "eV":
         unit = replace(unit, name=f"{unit.name}/atom")
     in_doubt = energy == "total" or (facts.are_molecules and is_energy(prop.name))
     must_ask = unit.sure == "guessed" and in_doubt and not facts.in_ase_units

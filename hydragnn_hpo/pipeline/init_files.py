@@ -348,7 +348,8 @@ def describe_split(inspection: Inspection) -> Iterator[str]:
 def explain_units(result: InitResult) -> Iterator[str]:
     """Yield which units were guessed or are not known, and how to correct them."""
     targets = result.inspection.proposals.targets
-    guessed = [target for target in targets if target.unit.sure == "guessed"]
+    heads = {*result.heads} | {t.config.derived_from for t in targets if t.name in result.heads}
+    guessed = [t for t in targets if t.unit.sure == "guessed" and t.name in heads]
     if guessed:
         listed = ", ".join(f"{target.name} in {target.unit.name}" for target in guessed)
         yield (
