@@ -81,9 +81,9 @@ def parse_unit(name: str) -> str | None:
     if find_foreign_unit(name) is not None:
         return None
     if last := NAMES["last_word"].search(name):
-        unit, quantity = SHORT_UNITS.get(last[1], ("", ""))
-        if unit and USUAL_UNITS[quantity].search(name[: last.start()]):
-            return unit
+        short, quantity = SHORT_UNITS.get(last[1], ("", ""))
+        if short and USUAL_UNITS[quantity].search(name[: last.start()]):
+            return short
     if bracket := NAMES["unit_in_brackets"].search(name):
         unit = interpret_unit(bracket[1])
         if unit not in (None, "1"):
