@@ -72,8 +72,8 @@ SHORT_UNITS = {"D": ("debye", "dipoles"), "K": ("K", "temperatures")}
 
 def find_foreign_unit(name: str) -> str | None:
     """Return the unit at the end of a name that is none of those known here; None without one."""
-    found = NAMES["foreign_unit"].search(name)
-    return found[0].strip(" _[]()/-") if found else None
+    ending = NAMES["foreign_unit"].search(name)
+    return ending[0].strip(" _[]()/-") if ending else None
 
 
 def parse_unit(name: str) -> str | None:
