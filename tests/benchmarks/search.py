@@ -1,0 +1,492 @@
+"""Searches replayed on recorded learning curves: ours against Optuna, Ray Tune and DeepHyper.
+
+No training: a proposal gets the nearest recorded configuration that the same search has not had
+yet (``curve_table``), its epochs take the recorded seconds on a simulated clock, and a search sees
+an objective only when the clock is there. Ours are the campaign's own brains and its rule of
+promotion; the others decide by their own code: Optuna's samplers and pruners, Ray Tune's
+asynchronous brackets, DeepHyper at the full budget as HydraGNN's scripts run it. Thinking costs no
+time. What counts is the objective that a configuration reaches as the mean over its seeds.
+Figures: slot-seconds until a configuration within 5, 10 or 15 % of the best known was trained to
+the end, medians over seeds, and ratios of ours over theirs, geometric means over sets.
+``--quick`` replays one seed of one set on eight slots.
+"""
+
+import heapq
+import itertools
+import math
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import optuna
+from curve_table import CurveTable, is_recorded
+from ray.tune.schedulers import AsyncHyperBandScheduler
+from record import finish, make_parser, skip
+
+from hydragnn_hpo.campaign.promotion import choose_promotions
+from hydragnn_hpo.config import ParameterConfig, Scalar, SearchConfig
+from hydragnn_hpo.search import RungResult, make_brain
+from hydragnn_hpo.search.space import is_active
+
+SETS = ("castelli_mini", "small_organics", "magnetic_crystals", "acetylacetone", "magnetic_nodes")
+SLOTS = (1, 2, 8, 64)
+SEEDS = 30
+WITHIN = (5, 10, 15)
+"""Per cent above the best known."""
+SHARE = 1.0
+"""A replay ends when this share of all configurations could have been trained to the end."""
+
+
+@dataclass
+class Trace:
+    """What a search did on the simulated clock."""
+
+    ended: list[tuple[float, int]] = field(default_factory=list)
+    """Time at which a configuration was trained to the end, and its row; in order."""
+
+
+class Worker(Protocol):
+    """A search by rows of a table, with epochs reported one by one."""
+
+    def propose(self) -> int | None:
+        """Return the row of a new trial; None if there is none."""
+        ...
+
+    def goes_on(self, row: int, epoch: int) -> bool:
+        """Report an epoch of a trial, and return whether it trains on."""
+        ...
+
+
+def replay_workers(table: CurveTable, worker: Worker, slots: int, limit: float) -> Trace:
+    """Replay a search whose trials run until they are stopped, as peers' do.
+
+    Args:
+        table: the recorded curves.
+        worker: the search.
+        slots: trials at a time.
+        limit: seconds after which the replay ends.
+    """
+    trace = Trace()
+    order = itertools.count()
+    events: list[tuple[float, int, int, int]] = []
+
+    def start(now: float) -> None:
+        row = worker.propose()
+        if row is not None:
+            due = now + table.start + table.seconds[row]
+            heapq.heappush(events, (due, next(order), row, 1))
+
+    for _ in range(slots):
+        start(0.0)
+    while events:
+        now, _, row, epoch = heapq.heappop(events)
+        if now > limit:
+            break
+        going = worker.goes_on(row, epoch)
+        if epoch == table.epochs:
+            trace.ended.append((now, row))
+        if epoch == table.epochs or not going:
+            start(now)
+        else:
+            heapq.heappush(events, (now + table.seconds[row], next(order), row, epoch + 1))
+    return trace
+
+
+class RecordedSampler(optuna.samplers.BaseSampler):
+    """Replaces each proposal of a sampler by the nearest recorded configuration.
+
+    All values are chosen at once, key after key as far as conditions hold, so that the sampler
+    learns of what was trained.
+    """
+
+    def __init__(self, sampler: optuna.samplers.BaseSampler, table: CurveTable) -> None:
+        """Start with all configurations."""
+        self.sampler, self.table = sampler, table
+        self.used = set[int]()
+        self.row = -1
+        """Row of the last proposal."""
+        self.kinds = {name: distribution_of(table.space[name]) for name in table.order}
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        """Return all keys."""
+        return self.kinds
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        """Return the values of the nearest recorded configuration; keys may be absent."""
+        inner = self.sampler
+        joint = inner.sample_relative(study, trial, inner.infer_relative_search_space(study, trial))
+        values: dict[str, Scalar] = {}
+        for name in self.table.order:
+            if is_active(self.table.space, name, values):
+                alone = inner.sample_independent
+                kind = self.kinds[name]
+                values[name] = joint[name] if name in joint else alone(study, trial, name, kind)
+        row = self.table.take_nearest(values, self.used)
+        assert row is not None
+        self.row = row
+        return dict(self.table.values[row])
+
+    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        """Refuse: every active key has a value."""
+        raise AssertionError(name)
+
+    def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
+        """Tell the sampler."""
+        self.sampler.after_trial(study, trial, state, values)
+
+
+def distribution_of(parameter: ParameterConfig) -> optuna.distributions.BaseDistribution:
+    """Return a range as Optuna has it."""
+    if parameter.choices is not None:
+        return optuna.distributions.CategoricalDistribution(parameter.choices)
+    low, high, step = parameter.low, parameter.high, parameter.step
+    assert low is not None
+    assert high is not None
+    if parameter.integer:
+        return optuna.distributions.IntDistribution(
+            int(low), int(high), log=parameter.log, step=int(step or 1)
+        )
+    return optuna.distributions.FloatDistribution(low, high, log=parameter.log, step=step)
+
+
+class OptunaWorker:
+    """A study of Optuna: its sampler proposes, its pruner ends trials."""
+
+    def __init__(self, table: CurveTable, sampler: Any, pruner: Any) -> None:
+        """Start without trials.
+
+        Args:
+            table: the recorded curves.
+            sampler: proposes.
+            pruner: ends trials.
+        """
+        self.table = table
+        self.sampler = RecordedSampler(sampler, table)
+        self.study = optuna.create_study(study_name="replay", sampler=self.sampler, pruner=pruner)
+        self.trials = dict[int, Any]()
+
+    def propose(self) -> int | None:
+        """Ask the study."""
+        if len(self.sampler.used) == len(self.table):
+            return None
+        trial = self.study.ask()
+        chosen = trial.relative_params  # computed here
+        for name in chosen:
+            trial._suggest(name, self.sampler.kinds[name])
+        self.trials[self.sampler.row] = trial
+        return self.sampler.row
+
+    def goes_on(self, row: int, epoch: int) -> bool:
+        """Report an epoch, and ask the pruner."""
+        trial = self.trials[row]
+        score = float(self.table.best[row, epoch - 1])
+        trial.report(score, epoch)
+        if epoch == self.table.epochs:
+            self.study.tell(trial, score)
+        elif trial.should_prune():
+            self.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class RayTrial:
+    """What a scheduler of Ray Tune reads of a trial."""
+
+    trial_id: str
+
+
+class RayWorker:
+    """Ray Tune's asynchronous successive halving; proposals come from a worker of Optuna's."""
+
+    def __init__(self, proposer: OptunaWorker) -> None:
+        """Start without trials."""
+        self.proposer = proposer
+        table = proposer.table
+        self.scheduler = AsyncHyperBandScheduler(
+            time_attr="epoch", metric="loss", mode="min", max_t=table.epochs
+        )
+
+    def propose(self) -> int | None:
+        """Ask the sampler."""
+        row = self.proposer.propose()
+        if row is not None:
+            self.scheduler.on_trial_add(None, RayTrial(str(row)))
+        return row
+
+    def goes_on(self, row: int, epoch: int) -> bool:
+        """Report an epoch; the sampler is told the last one, as Ray's wrapper of Optuna does."""
+        table, study = self.proposer.table, self.proposer.study
+        score = float(table.best[row, epoch - 1])
+        result = {"epoch": epoch, "loss": score}
+        decision = self.scheduler.on_trial_result(None, RayTrial(str(row)), result)
+        going = bool(decision == AsyncHyperBandScheduler.CONTINUE) and epoch < table.epochs
+        if not going:
+            study.tell(self.proposer.trials[row], score)
+        return going
+
+
+def replay_ours(
+    table: CurveTable,
+    search: SearchConfig,
+    slots: int,
+    limit: float,
+    *,
+    seed: int,
+) -> Trace:
+    """Replay a campaign: its brain, its queue, and its rule of promotion.
+
+    Args:
+        table: the recorded curves.
+        search: the campaign's settings; its last rung is that of the table.
+        slots: trials at a time.
+        limit: seconds after which the replay ends.
+        seed: of the brain.
+    """
+    replay = CampaignReplay(table, search, slots, seed)
+    now = 0.0
+    while replay.fill(now):
+        now = replay.advance()
+        if now > limit:
+            break
+    return replay.trace
+
+
+class CampaignReplay:
+    """A campaign on a simulated clock; the order of things is that of the controller's turn."""
+
+    def __init__(self, table: CurveTable, search: SearchConfig, slots: int, seed: int) -> None:
+        """Start without trials.
+
+        Args:
+            table: the recorded curves.
+            search: the campaign's settings.
+            slots: trials at a time.
+            seed: of the brain.
+        """
+        self.table, self.search, self.slots = table, search, slots
+        self.trials = min(search.trials, len(table))
+        self.brain = make_brain(
+            search.brain, table.space, seed=seed * 7919 + 13, initial=search.initial
+        )
+        quarter = max(search.initial, math.ceil(self.trials / 4))
+        self.wave = max(1, min(slots, quarter))
+        self.used = set[int]()
+        self.rows: list[int] = []
+        self.queue: list[tuple[int, int]] = []
+        """Minus the rung that a trial is to reach, and its number: higher rungs go first."""
+        self.running: list[tuple[float, int, int]] = []
+        self.results: list[list[RungResult]] = [[] for _ in search.rungs]
+        self.promoted: list[set[str]] = [set() for _ in search.rungs]
+        self.trace = Trace()
+
+    def fill(self, now: float) -> bool:
+        """Propose, promote and start what there are slots for; return whether anything runs."""
+        self._propose()
+        self._promote()
+        self.queue.sort()
+        while self.queue and len(self.running) < self.slots:
+            minus, number = self.queue.pop(0)
+            rung = -minus
+            row = self.rows[number]
+            since = self.search.rungs[rung - 1] if self._has_trained(number, rung) else 0
+            epochs = self.search.rungs[rung] - since
+            due = now + self.table.start + epochs * float(self.table.seconds[row])
+            heapq.heappush(self.running, (due, number, rung))
+        self._propose()
+        return bool(self.running)
+
+    def _has_trained(self, number: int, rung: int) -> bool:
+        return rung > 0 and any(r.trial == str(number) for r in self.results[rung - 1])
+
+    def _propose(self) -> None:
+        """Keep a wave of trials queued, two before the first."""
+        wave = self.wave if self.rows else 2 * self.wave
+        wanted = min(wave - len(self.queue), self.trials - len(self.rows))
+        if wanted <= 0:
+            return
+        for values in self.brain.ask(wanted):
+            row = self.table.take_nearest(values, self.used)
+            if row is not None:
+                self.queue.append((0, len(self.rows)))
+                self.rows.append(row)
+
+    def _promote(self) -> None:
+        exhausted = len(self.rows) >= self.trials
+        resting = exhausted and not self.queue and not self.running
+        for one in choose_promotions(self.search, self.results, self.promoted, resting=resting):
+            self.promoted[one.from_rung].add(one.trial)
+            self.queue.append((-one.to_rung, int(one.trial)))
+
+    def advance(self) -> float:
+        """Let the next trial reach its rung, and return the time."""
+        now, number, rung = heapq.heappop(self.running)
+        row = self.rows[number]
+        score = float(self.table.best[row, self.search.rungs[rung] - 1])
+        self.results[rung].append(RungResult(str(number), score))
+        if rung == 0:
+            self.brain.tell(self.table.values[row], score)
+        if rung + 1 == len(self.search.rungs):
+            self.trace.ended.append((now, row))
+        return now
+
+
+Contestant = Callable[[CurveTable, int, int, float], Trace]
+"""Replays a search on a table with a seed, a number of slots, and a limit of seconds."""
+
+
+def ours(brain: str = "deephyper", shares: tuple[float, ...] = (0.25,)) -> Contestant:
+    """Return a campaign that runs on until it is ended.
+
+    Args:
+        brain: its brain.
+        shares: its rungs before the last, as shares of all epochs.
+    """
+
+    def replay(table: CurveTable, seed: int, slots: int, limit: float) -> Trace:
+        rungs = [*(max(1, round(share * table.epochs)) for share in shares), table.epochs]
+        settings = {"brain": brain, "trials": len(table), "initial": 6, "rungs": rungs}
+        search = SearchConfig.model_validate({**settings, "finalists": min(6, len(table))})
+        return replay_ours(table, search, slots, limit, seed=seed)
+
+    return replay
+
+
+def with_optuna(sampler: Callable[[int], Any], pruner: Callable[[int], Any]) -> Contestant:
+    """Return a study of Optuna's, by its sampler of a seed and its pruner of the epochs."""
+
+    def replay(table: CurveTable, seed: int, slots: int, limit: float) -> Trace:
+        worker = OptunaWorker(table, sampler(seed), pruner(table.epochs))
+        return replay_workers(table, worker, slots, limit)
+
+    return replay
+
+
+def with_ray(sampler: Callable[[int], Any]) -> Contestant:
+    """Return Ray Tune's asynchronous halving, with proposals of a sampler of Optuna's."""
+
+    def replay(table: CurveTable, seed: int, slots: int, limit: float) -> Trace:
+        proposer = OptunaWorker(table, sampler(seed), optuna.pruners.NopPruner())
+        return replay_workers(table, RayWorker(proposer), slots, limit)
+
+    return replay
+
+
+def tpe(seed: int) -> optuna.samplers.BaseSampler:
+    """Return Optuna's estimator over all keys at once."""
+    return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True)
+
+
+def drawn(seed: int) -> optuna.samplers.BaseSampler:
+    """Return Optuna's random sampler."""
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+CONTESTANTS: dict[str, Contestant] = {
+    "ours": ours(),
+    "optuna_hyperband": with_optuna(tpe, lambda n: optuna.pruners.HyperbandPruner(1, n, 3)),
+    "ray_asha": with_ray(drawn),
+    "ray_asha_optuna": with_ray(tpe),
+    "deephyper_full": ours(shares=()),
+    "random_full": ours("random", shares=()),
+}
+VARIANTS: dict[str, Contestant] = {
+    "random_rungs": ours("random"),
+    "ours_3_rungs": ours(shares=(0.0625, 0.25)),
+    "random_3_rungs": ours("random", shares=(0.0625, 0.25)),
+    "optuna_brain": ours("optuna"),
+    "optuna_brain_3_rungs": ours("optuna", shares=(0.0625, 0.25)),
+}
+"""Beside the contestants, with ``--variants``."""
+
+
+def measure(table: CurveTable, trace: Trace, slots: int, limit: float) -> dict[str, float]:
+    """Return slot-seconds to near the best known, and what is reached at the limit.
+
+    Args:
+        table: the recorded curves.
+        trace: what a search did.
+        slots: of the replay.
+        limit: its end in seconds, which counts where a search did not get there.
+    """
+    best = float(table.reached.min())
+    result = {}
+    for percent in WITHIN:
+        good = (1.0 + percent / 100.0) * best
+        times = [time for time, row in trace.ended if table.reached[row] <= good]
+        result[f"to_{percent}pct"] = slots * min([*times, limit])
+    seen = [(table.best[row, -1], table.reached[row]) for _, row in trace.ended]
+    result["regret"] = (min(seen)[1] if seen else float(table.reached.max())) / best - 1.0
+    return result
+
+
+def replay_all(
+    tables: Mapping[str, CurveTable],
+    contestants: Mapping[str, Contestant],
+    widths: Sequence[int],
+    seeds: int,
+) -> Iterator[dict[str, Any]]:
+    """Yield the medians of each set, number of slots and contestant.
+
+    Args:
+        tables: by set.
+        contestants: by name.
+        widths: numbers of slots.
+        seeds: replays of each.
+    """
+    for (name, table), slots in itertools.product(tables.items(), widths):
+        whole = float((table.start + table.epochs * table.seconds).sum())
+        limit = SHARE * whole / slots
+        for contestant, replay in contestants.items():
+            rows = [
+                measure(table, replay(table, seed, slots, limit), slots, limit)
+                for seed in range(seeds)
+            ]
+            medians = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+            row = {"set": name, "slots": slots, "contestant": contestant, **medians}
+            print(row, file=sys.stderr)
+            yield row
+
+
+def summarize(rows: list[dict[str, Any]], slots: int = 8) -> dict[str, float]:
+    """Return ratios of ours over others, geometric means over sets."""
+    figures: dict[str, float] = {}
+    known = {(r["set"], r["contestant"]): r for r in rows if r["slots"] == slots}
+    sets = sorted({name for name, _ in known})
+    for other in ("optuna_hyperband", "ray_asha", "deephyper_full", "random_full"):
+        for percent in WITHIN:
+            key = f"to_{percent}pct"
+            ratios = [
+                math.log(known[name, "ours"][key] / known[name, other][key])
+                for name in sets
+                if (name, other) in known
+            ]
+            figures[f"seconds_{key}_over_{other}"] = math.exp(statistics.mean(ratios))
+    return figures
+
+
+def main() -> None:
+    parser = make_parser(__doc__, "one seed of one set on eight slots, not recorded")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--variants", action="store_true", help="also what was tried")
+    options = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore")
+    tables = {name: CurveTable(name) for name in options.sets if is_recorded(name)}
+    if not tables:
+        return skip(__file__, "No table is recorded: run record_curves.py.")
+    chosen = dict(CONTESTANTS) | (VARIANTS if options.variants else {})
+    seeds = 1 if options.smoke or options.quick else options.seeds
+    if options.smoke or options.quick:
+        tables = dict(itertools.islice(tables.items(), 1))
+    keep = not (options.smoke or options.quick)
+    rows = list(replay_all(tables, chosen, SLOTS if keep else (8,), seeds))
+    return finish(__file__, summarize(rows), keep=keep, rows=rows, seeds=seeds)
+
+
+if __name__ == "__main__":
+    main()
