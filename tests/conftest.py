@@ -81,6 +81,13 @@ def data_root() -> Path:
 
 
 @pytest.fixture
+def usual_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let prices be those of the profile: to measure this computer takes seconds, and varies."""
+    speed = "hydragnn_hpo.pipeline.machine_speed.measure_slowdown"
+    monkeypatch.setattr(speed, lambda profile: 1.0)
+
+
+@pytest.fixture
 def random_columns() -> Columns:
     """Sixty graphs with all kinds of columns, random numbers in them; some have no edges."""
     random = np.random.default_rng(5)

@@ -13,6 +13,8 @@ from hydragnn_hpo.data.structure import Place, Rules, attributes_of
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.pipeline.init_files import InitRequest, init_from_card, init_from_files
 
+pytestmark = pytest.mark.usefixtures("usual_speed")
+
 KINDS = ["bulk"] * 6 + ["slab"] * 4 + ["isolated_atom"] * 2
 
 
