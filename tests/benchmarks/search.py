@@ -36,7 +36,7 @@ SLOTS = (1, 2, 8, 64)
 SEEDS = 30
 WITHIN = (5, 10, 15)
 """Per cent above the best known."""
-SHARE = 1.0
+SHARES = {"full": 1.0, "quick": 0.5, "smoke": 0.02}
 """A replay ends when this share of all configurations could have been trained to the end."""
 
 
@@ -427,7 +427,9 @@ def replay_all(
     tables: Mapping[str, CurveTable],
     contestants: Mapping[str, Contestant],
     widths: Sequence[int],
+    *,
     seeds: int,
+    share: float,
 ) -> Iterator[dict[str, Any]]:
     """Yield the medians of each set, number of slots and contestant.
 
@@ -436,10 +438,11 @@ def replay_all(
         contestants: by name.
         widths: numbers of slots.
         seeds: replays of each.
+        share: of all configurations, after which a replay ends.
     """
     for (name, table), slots in itertools.product(tables.items(), widths):
         whole = float((table.start + table.epochs * table.seconds).sum())
-        limit = SHARE * whole / slots
+        limit = share * whole / slots
         for contestant, replay in contestants.items():
             rows = [
                 measure(table, replay(table, seed, slots, limit), slots, limit)
@@ -480,11 +483,12 @@ def main() -> None:
     if not tables:
         return skip(__file__, "No table is recorded: run record_curves.py.")
     chosen = dict(CONTESTANTS) | (VARIANTS if options.variants else {})
-    seeds = 1 if options.smoke or options.quick else options.seeds
-    if options.smoke or options.quick:
-        tables = dict(itertools.islice(tables.items(), 1))
-    keep = not (options.smoke or options.quick)
-    rows = list(replay_all(tables, chosen, SLOTS if keep else (8,), seeds))
+    kind = "smoke" if options.smoke else "quick" if options.quick else "full"
+    keep = kind == "full"
+    seeds = options.seeds if keep else 1
+    tables = tables if keep else dict(itertools.islice(tables.items(), 1))
+    widths = SLOTS if keep else (8,)
+    rows = list(replay_all(tables, chosen, widths, seeds=seeds, share=SHARES[kind]))
     return finish(__file__, summarize(rows), keep=keep, rows=rows, seeds=seeds)
 
 
