@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_hpo.config import CampaignConfig, ParameterConfig, Scalar
+from hydragnn_hpo.config import CampaignConfig, Scalar, Space
 from hydragnn_hpo.search.space import (
     active_parameters,
     configuration_key,
@@ -41,9 +41,9 @@ class CurveTable:
         self.name = name
         text = (CURVES / f"{name}.toml").read_text()
         self.campaign = CampaignConfig.model_validate(tomllib.loads(text))
-        self.space: Mapping[str, ParameterConfig] = self.campaign.space
+        self.space: Space = self.campaign.space
         self.order = order_by_conditions(self.space)
-        rows = {}
+        rows: dict[str, Any] = {}
         for row in json.loads(gzip.decompress((CURVES / f"{name}.json.gz").read_bytes())):
             if row["status"] == "completed":
                 rows.setdefault(configuration_key(self._active(row)), row)

@@ -103,7 +103,9 @@ def row_of(row: TrialRow, part: int) -> dict[str, Any]:
         "trial": f"{part}/{row.name}",
         "status": row.status,
         "values": dict(row.values),
-        "start_seconds": shorten(row.numbers["slot_seconds"] - sum(curves["seconds"])),
+        "start_seconds": shorten(
+            float(row.numbers["slot_seconds"] or 0.0) - sum(curves["seconds"])
+        ),
         **curves,
     }
 
@@ -179,7 +181,7 @@ def add_predictions(path: Path, part: dict[str, np.ndarray]) -> None:
             for key, rows in part.items()
         }
     scratch = path.with_suffix(".part.npz")
-    np.savez_compressed(scratch, **part)
+    np.savez_compressed(scratch, allow_pickle=False, **part)
     scratch.rename(path)
 
 
