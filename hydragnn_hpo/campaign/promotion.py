@@ -44,9 +44,10 @@ def choose_promotions(
         return promote_synchronously(
             results, promoted, reduction=search.reduction, finalists=search.finalists
         )
-    if resting:
+    promotions = promote_asynchronously(results, promoted, reduction=search.reduction)
+    if resting and not promotions:
         return promote_finalists(results, promoted, finalists=search.finalists)
-    return promote_asynchronously(results, promoted, reduction=search.reduction)
+    return promotions
 
 
 class Promoter:

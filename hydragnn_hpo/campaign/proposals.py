@@ -15,8 +15,9 @@ from hydragnn_hpo.config import CampaignConfig, Objective, Space, load_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir, derive_seed
-from hydragnn_hpo.search import Brain, Point, fixed_values, make_brain
+from hydragnn_hpo.search import Brain, fixed_values, make_brain
 from hydragnn_hpo.search.brain import Row, select_warm_start
+from hydragnn_hpo.search.objective import TrialScore
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,31 @@ def read_warm_start_rows(path: Path, objective: Objective, space: Space) -> list
     return rows
 
 
-Result = tuple[SearchedValues, Point | None]
+def list_scores(
+    trial: Trial, rungs: Sequence[int], *, newest: bool = False
+) -> list[TrialScore]:
+    """Return what a brain learns from a trial at rest.
+
+    A trial that ended by early stopping has its score at the last rung, too: more epochs would
+    not change it.
+
+    Args:
+        trial: at rest.
+        rungs: epochs of all rungs, ascending.
+        newest: leave out what was there before its newest attempt.
+
+    Returns:
+        Its scores, shortest training first; one failure if it has none.
+    """
+    if not trial.rung_scores:
+        return [TrialScore(trial.values, None)]
+    reached = [epochs for epochs in sorted(trial.rung_scores) if epochs in rungs]
+    if newest:
+        reached = [epochs for epochs in reached if epochs == trial.until]
+    scores = {rungs.index(epochs): trial.rung_scores[epochs] for epochs in reached}
+    if trial.status == "completed" and reached:
+        scores[len(rungs) - 1] = trial.rung_scores[reached[-1]]
+    return [TrialScore(trial.values, score, rung) for rung, score in scores.items()]
 
 
 class SearchWorker:
@@ -68,7 +93,7 @@ class SearchWorker:
     def __init__(
         self,
         make: Callable[[], Brain],
-        results: Sequence[Result],
+        results: Sequence[TrialScore],
         pending: Sequence[SearchedValues],
     ) -> None:
         """Start building the brain in its thread, with earlier results and open proposals."""
@@ -92,10 +117,9 @@ class SearchWorker:
         self._proposals, self.asking = None, 0
         return proposals
 
-    def tell(self, values: SearchedValues, objective: Point | None) -> None:
-        """Report a result to the brain; an objective of None is a failure."""
-        known = dict(values)
-        self._results.append(self._pool.submit(lambda: self._brain.result().tell(known, objective)))
+    def tell(self, score: TrialScore) -> None:
+        """Report a result to the brain."""
+        self._results.append(self._pool.submit(lambda: self._brain.result().tell(score)))
 
     def check(self) -> None:
         """Raise any error of the brain's thread."""
@@ -109,7 +133,7 @@ class SearchWorker:
 
 
 def _build(
-    make: Callable[[], Brain], results: Sequence[Result], pending: Sequence[SearchedValues]
+    make: Callable[[], Brain], results: Sequence[TrialScore], pending: Sequence[SearchedValues]
 ) -> Brain:
     brain = make()
     if results or pending:
@@ -184,7 +208,8 @@ class Proposals:
         search = self.config.search
         known = [t for t in self.event_store.state.trials.values() if t.parent is None]
         resting = {t.name: t for t in known if t.rung_scores or t.status in AT_REST}
-        results: list[Result] = [(t.values, self._point(t)) for t in resting.values()]
+        rungs = self.config.search.rungs
+        results = [score for trial in resting.values() for score in list_scores(trial, rungs)]
         pending = [t.values for t in known if t.name not in resting]
         warm = self._warm()
         self.search_worker = SearchWorker(
@@ -302,19 +327,14 @@ class Proposals:
             self.tell(trial)
 
     def tell(self, trial: Trial) -> None:
-        """Report a trial's first-rung result to the brain; later rungs have other epoch budgets.
+        """Report a trial's newest result to the brain.
 
-        Replicates are not reported: the brain knows their values already.
+        Replicates are not reported: the brain knows their values already. Nor are trials that
+        failed after an earlier rung, whose score the brain has.
         """
-        if trial.parent is not None:
-            return
-        first = trial.until == self.config.search.rungs[0]
-        if self.search_worker is not None and (first or not trial.rung_scores):
-            self.search_worker.tell(trial.values, self._point(trial))
-
-    def _point(self, trial: Trial) -> Point | None:
-        """Return a trial's score at its first rung; None for a failure."""
-        return trial.rung_scores[min(trial.rung_scores)] if trial.rung_scores else None
+        if trial.parent is None and self.search_worker is not None:
+            for score in list_scores(trial, self.config.search.rungs, newest=True):
+                self.search_worker.tell(score)
 
     def close(self) -> None:
         """End the brain's thread."""

@@ -97,8 +97,10 @@ Objective = Goal | Annotated[tuple[Goal, ...], Len(2)]
 class SearchConfig(Config):
     """The search. Read by ``search`` and ``campaign``."""
 
-    brain: Literal["deephyper", "optuna", "random", "sobol"] = "deephyper"
-    """Algorithm that proposes trials."""
+    brain: Literal["gp", "deephyper", "optuna", "random", "sobol"] = "gp"
+    """Algorithm that proposes trials. ``gp``: a Gaussian process that learns from all rungs.
+    ``deephyper`` and ``optuna``: these libraries, told the first rung. ``random`` and ``sobol``
+    learn nothing."""
 
     trials: Annotated[int, Field(gt=0, le=10**6)]
     """Total number of trials."""
@@ -136,7 +138,7 @@ class SearchConfig(Config):
 
     promotion: Literal["asynchronous", "together"] = "asynchronous"
     """When trials are promoted. ``asynchronous``: as soon as they are among the best of their rung
-    so far. ``together``: when all trials have reached the rung."""
+    so far, the very best at once. ``together``: when all trials have reached the rung."""
 
     stop_rule: Literal["none", "median", "curve"] = "none"
     """Rule that stops a trial before its rung. ``median``: its best objective is worse than the

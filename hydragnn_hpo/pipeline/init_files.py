@@ -379,7 +379,7 @@ def describe_search(result: InitResult) -> Iterator[str]:
     yield (
         f"search: {budget.trials} trials of {', '.join(budget.convs or ())}; "
         f"{min(budget.features)} to {max(budget.features)} features, {budget.layers[0]} to "
-        f"{budget.layers[1]} layers; {budget.rungs[0]} epochs, the best {budget.rungs[1]}; an "
+        f"{budget.layers[1]} layers; {budget.rungs[0]} epochs, the best {budget.rungs[-1]}; an "
         f"ensemble of {budget.members}"
     )
     yield from budget.why

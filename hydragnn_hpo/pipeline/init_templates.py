@@ -345,7 +345,7 @@ constraints = ["model.features <= {{ budget.features | max }} or model.layers ==
 {% endif %}
 # so many are spread over the space before the others are chosen by what was learned
 initial = {{ budget.initial }}
-# epochs after which one trial in three goes on, and of those that do
+# epochs after each of which one trial in three goes on, and of the last
 rungs = {{ budget.rungs | toml }}
 {% if budget.finalists is not none %}
 finalists = {{ budget.finalists }}

@@ -37,7 +37,7 @@ ERROR = 0.25
 """How far the logarithm of a trial's true time is from its price, once the machine's own speed is
 known: the middle case of ``placement``'s benchmark."""
 
-BRAIN_SECONDS = {"deephyper": 1.1, "optuna": 0.1}
+BRAIN_SECONDS = {"gp": 0.1, "deephyper": 1.1, "optuna": 0.1}
 """How long a brain takes to answer; others answer at once. Measured, ``shared/reference/search.md``
 and ``search/README.md``."""
 

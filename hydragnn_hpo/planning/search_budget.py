@@ -1,7 +1,7 @@
 """How much a first campaign searches: the most thorough search that fits a time on a machine."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -32,20 +32,36 @@ TIERS: tuple[tuple[tuple[int, ...], tuple[int, int]], ...] = (
 """Widths and numbers of layers, the largest nets first. Every number of attention heads divides
 every width."""
 
-MIN_TRIALS, MAX_TRIALS, TARGET_TRIALS = 8, 400, 24
+MIN_TRIALS, MAX_TRIALS, TARGET_TRIALS = 8, 400, 32
 """Trials: below which there is no search, above which it gains little, and what is aimed at."""
 
-TRIALS_PER_CONV = 4
-"""Least trials for every conv that is searched."""
+FEW_TRIALS = 2 * TARGET_TRIALS // 3
+"""Trials that are enough where more would take smaller nets, or less than whole passes."""
 
-MAX_CONVS = 8
-"""Most convs of a campaign that has a time to keep."""
+MANY_CONVS, FEW_CONVS = 8, 4
+"""Most convs with ``FEW_TRIALS`` or more, and with less. Nets grow before the number of trials
+does, so it stays on one side of that as time grows: more time never means fewer convs."""
+
+REDUCTION = 3
+"""One trial in so many goes on from a rung."""
+
+TRIALS_PER_STRUCTURE, FEWEST_TO_TELL_APART = 16, 24
+"""Trials for each structure to validate on, beyond which the best of them are best by chance: with
+1, 3 and 8 structures the true error of the best six falls by less than 1 % with each doubling
+beyond 24, 48 and 128 trials (200 recorded nets of ``castelli_mini``, ``tests/benchmarks/curves``)."""
 
 PLANNED = 0.8
 """Part of the time that is planned for: prices are guesses until something ran."""
 
+EXCESS = 1.25
+"""Time of a search over that of ``count_trials``: trials that are among the best of a rung when
+they get there, and no longer at the end, and the fits of the learning curve."""
+
 DRAWS = 24
 """Configurations by which a budget is priced."""
+
+MEMBERS = 6
+"""Members of an ensemble, and fewest trials that are trained to the end."""
 
 CONFIGURATIONS, FOLDS = 2, 5
 """Configurations and folds of a cross-fitted ensemble."""
@@ -60,7 +76,7 @@ LEAST_GROWTH = 1.05
 """Fewest structures that a fit on folds learns from, over those of the training split, for which
 it is worth its time: with tens of thousands the training split is most of the data."""
 
-REDUCTION = 0.75
+CUT = 0.75
 """Factor by which trials are cut where the simulation takes too long."""
 
 
@@ -70,7 +86,7 @@ class SearchBudget:
 
     trials: int = 60
     initial: int = 20
-    rungs: tuple[int, int] = (10, 40)
+    rungs: tuple[int, ...] = (10, 40)
     finalists: int | None = None
     """Trials that are trained to the full budget; what the config says if left out."""
     members: int = 6
@@ -114,29 +130,44 @@ def fit_budget(
         The budget with its reasons, and its forecast.
     """
     wanted = max(PLANNED * seconds - machine.overhead, PLANNED * seconds / 3.0)
+    most = count_distinct_trials(stats["splits"]["val"])
     options: list[tuple[int, SearchBudget]] = []
     crossed: SearchBudget | None = None
     for budget in list_budgets(stats["splits"]["train"], able):
         priced = _price_draws(render(set_trials(budget, TARGET_TRIALS)), machine, stats)
         each = sum(one.price.epoch_seconds(1) for one in priced.values())
         slot_epochs = wanted * machine.slots * len(priced) / max(each, 1e-9)
-        options.append((count_trials(budget, slot_epochs), budget))
+        options.append((count_trials(budget, slot_epochs / EXCESS), budget))
         if options[-1][0] >= TARGET_TRIALS:
-            crossed = _cross_fit(budget, slot_epochs) if _gains_from_folds(stats) else None
+            crossed = _cross_fit(budget, slot_epochs, most) if _gains_from_folds(stats) else None
             break
     if crossed is not None:
         fitted = _reduce_trials(render, machine, stats, crossed, PLANNED * seconds)
         if fitted[0].trials >= CROSS_TRIALS:
             return fitted
     trials, budget = _choose_budget(options)
-    return _reduce_trials(render, machine, stats, set_trials(budget, trials), PLANNED * seconds)
+    chosen = set_trials(budget, min(trials, most))
+    return _reduce_trials(render, machine, stats, chosen, PLANNED * seconds)
 
 
-def _cross_fit(budget: SearchBudget, epochs: float) -> SearchBudget | None:
-    """Return a budget with fits on folds; None where they leave too little to search."""
+def count_distinct_trials(validation: int) -> int:
+    """Return how many trials so many structures of validation can tell apart."""
+    return max(FEWEST_TO_TELL_APART, TRIALS_PER_STRUCTURE * validation)
+
+
+def _cross_fit(budget: SearchBudget, epochs: float, most: int) -> SearchBudget | None:
+    """Return a budget with fits on folds; None where they leave too little to search.
+
+    Args:
+        budget: without its number of trials.
+        epochs: of a mean trial on one slot that fit into the time.
+        most: trials that validation can tell apart.
+    """
     crossed = replace(budget, fit="cross")
     trials = count_trials(crossed, epochs)
-    return set_trials(crossed, trials) if not budget.steps and trials >= CROSS_TRIALS else None
+    if budget.steps or trials < CROSS_TRIALS:
+        return None
+    return set_trials(crossed, min(trials, most))
 
 
 def _gains_from_folds(stats: StoreStats) -> bool:
@@ -157,7 +188,7 @@ def list_budgets(training: int, able: Sequence[str]) -> Iterator[SearchBudget]:
         for share in (1.0, 0.6):
             last = max(6, round(share * full))
             yield SearchBudget(
-                rungs=(max(2, round(last / 4)), last),
+                rungs=choose_rungs(last),
                 features=features,
                 layers=layers,
                 batches=choose_batches(training),
@@ -179,6 +210,19 @@ def choose_epochs(training: int) -> int:
     return max(8, min(120, round(40.0 * math.sqrt(1000.0 / max(training, 1)))))
 
 
+def choose_rungs(last: int) -> tuple[int, ...]:
+    """Return rungs up to a number of epochs: a sixteenth, a quarter, all.
+
+    Three halve the time to a good net in replays of recorded curves.
+
+    Returns:
+        Epochs of each rung, rising; the shortest has at least two.
+    """
+    first = max(2, round(last / 16))
+    second = round(last / 4)
+    return (first, second, last) if second >= 2 * first else (max(2, second), last)
+
+
 def choose_batches(training: int) -> tuple[int, ...]:
     """Return batch sizes that leave an epoch at least a few steps.
 
@@ -191,14 +235,16 @@ def choose_batches(training: int) -> tuple[int, ...]:
 def set_trials(budget: SearchBudget, trials: int) -> SearchBudget:
     """Set a number of trials, and the convs and finalists that go with it."""
     trials = max(MIN_TRIALS, min(MAX_TRIALS, trials))
-    finalists = CONFIGURATIONS if budget.fit == "cross" else max(6, min(12, trials // 3))
+    arriving = trials // REDUCTION ** (len(budget.rungs) - 1)
+    finalists = CONFIGURATIONS if budget.fit == "cross" else max(MEMBERS, min(12, arriving))
+    most = MANY_CONVS if trials >= FEW_TRIALS or budget.fit == "cross" else FEW_CONVS
     return replace(
         budget,
         trials=trials,
-        initial=max(4, trials // 4),
+        initial=max(2 + most // 2, trials // 8),
         finalists=finalists,
-        members=6 if budget.fit == "cross" else min(6, finalists),
-        convs=select_convs(budget.convs or (), min(MAX_CONVS, max(3, trials // TRIALS_PER_CONV))),
+        members=MEMBERS,
+        convs=select_convs(budget.convs or (), most),
     )
 
 
@@ -214,20 +260,34 @@ def select_convs(able: Sequence[str], most: int) -> tuple[str, ...]:
 
 def count_trials(budget: SearchBudget, epochs: float) -> int:
     """Return the number of trials that fit into a number of epochs of a mean trial on one slot."""
-    first, last = budget.rungs
+    below, last = budget.rungs[:-1], budget.rungs[-1]
+    before = (0, *below[:-1])
+    search = sum((r - b) / REDUCTION**n for n, (b, r) in enumerate(zip(before, below, strict=True)))
+    final = last - below[-1]
     if budget.fit == "cross":
-        fits = CONFIGURATIONS * (FOLDS * FOLD_EPOCHS * last + last - first)
-        return max(0, int((epochs - fits) / first))
-    return int(epochs / (first + (last - first) / 3.0))
+        fits = CONFIGURATIONS * (FOLDS * FOLD_EPOCHS * last + final)
+        return max(0, int((epochs - fits) / search))
+    share = REDUCTION ** -len(below)
+    trials = epochs / (search + share * final)
+    if share * trials < MEMBERS:  # so many are trained to the end in any case
+        trials = (epochs - MEMBERS * final) / search
+    return max(0, int(trials))
 
 
 def _choose_budget(options: Sequence[tuple[int, SearchBudget]]) -> tuple[int, SearchBudget]:
-    """Choose the most thorough budget that leaves ``TARGET_TRIALS``, else two thirds of them."""
-    for least in (TARGET_TRIALS, 2 * TARGET_TRIALS // 3, MIN_TRIALS):
-        for option in options:
+    """Choose the most thorough budget that leaves ``TARGET_TRIALS``, or at least a few.
+
+    Whole passes over the data come first.
+    """
+    whole = [option for option in options if option[1].steps is None]
+    for kind, least in (
+        *((whole, TARGET_TRIALS), (whole, FEW_TRIALS)),
+        *((options, TARGET_TRIALS), (options, FEW_TRIALS), (options, MIN_TRIALS)),
+    ):
+        for option in kind:
             if option[0] >= least:
                 return option
-    return max(options, key=lambda option: option[0])
+    return max(reversed(options), key=lambda option: option[0])
 
 
 def _reduce_trials(
@@ -244,9 +304,10 @@ def _reduce_trials(
             config, machine, _price_draws(config, machine, stats, budget.trials)
         )
         if expected.simulated.makespan + machine.overhead <= seconds or budget.trials <= MIN_TRIALS:
-            why = _explain_budget(budget, stats["splits"]["train"], machine, expected)
+            why = _explain_budget(budget, stats["splits"], machine, expected)
             return replace(budget, why=why), expected
-        budget = set_trials(budget, int(REDUCTION * budget.trials))
+        convs = budget.convs
+        budget = replace(set_trials(budget, int(CUT * budget.trials)), convs=convs)
 
 
 def _price_draws(
@@ -264,23 +325,29 @@ def _price_draws(
 
 
 def _explain_budget(
-    budget: SearchBudget, training: int, machine: ForecastMachine, expected: Forecast
-) -> tuple[str, str]:
+    budget: SearchBudget, splits: Mapping[str, int], machine: ForecastMachine, expected: Forecast
+) -> tuple[str, ...]:
+    training = splits["train"]
     minutes = max(1, round((expected.simulated.makespan + machine.overhead) / 60.0))
     size = (
         f"{budget.trials} trials on {count(machine.slots, 'slot')} of this machine: about "
         f"{count(minutes, 'minute')} by first prices, which may be off by a factor of 2 until "
         "something ran ('plan' tells more)."
     )
+    if budget.trials == count_distinct_trials(splits["val"]):
+        size += (
+            f" More would choose by chance among {count(splits['val'], 'structure')} to validate on."
+        )
     if budget.fit == "cross":
         return size, (
             f"The {CONFIGURATIONS} best are trained again on {FOLDS} folds, so that every label "
-            f"but those of test trains: {budget.rungs[1]} passes each."
+            f"but those of test trains: {budget.rungs[-1]} passes each."
         )
     if budget.steps is None:
+        below = " and ".join(map(str, budget.rungs[:-1]))
         return size, (
-            f"{training:,} structures to train on: {budget.rungs[1]} passes over them, after "
-            f"{budget.rungs[0]} of which a third goes on."
+            f"{training:,} structures to train on: {budget.rungs[-1]} passes over them, after "
+            f"{below} of which a third goes on."
         )
     return size, (
         f"{training:,} structures are many for this time: {budget.steps} steps are called an "

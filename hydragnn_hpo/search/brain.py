@@ -7,10 +7,11 @@ from typing import Any, NamedTuple, Protocol
 from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.errors import ConfigError, unknown
 from hydragnn_hpo.search.brains.deephyper_brain import DeepHyperBrain
+from hydragnn_hpo.search.brains.gaussian_process_brain import GaussianProcessBrain
 from hydragnn_hpo.search.brains.optuna_brain import OptunaBrain
 from hydragnn_hpo.search.brains.sampling import make_random_brain, make_sobol_brain
 from hydragnn_hpo.search.constraints import Constraint, find_broken_constraint, read_constraints
-from hydragnn_hpo.search.objective import Point
+from hydragnn_hpo.search.objective import Point, TrialScore
 from hydragnn_hpo.search.space import (
     active_parameters,
     canonical_values,
@@ -36,16 +37,16 @@ class Brain(Protocol):
         """
         ...
 
-    def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
-        """Take in a result: one number, or one for each goal.
+    def tell(self, score: TrialScore) -> None:
+        """Take in a result; an objective that is not finite is a failure.
 
-        An objective that is None or not finite is a failure.
+        Brains that learn nothing from higher rungs pass over them.
         """
         ...
 
     def replay(
         self,
-        results: Sequence[tuple[Mapping[str, Scalar], Point | None]],
+        results: Sequence[TrialScore],
         pending: Sequence[Mapping[str, Scalar]],
     ) -> None:
         """Bring a fresh brain up to date after a restart.
@@ -65,6 +66,7 @@ class Brain(Protocol):
 
 
 BRAINS: dict[str, Callable[..., Brain]] = {
+    "gp": GaussianProcessBrain,
     "deephyper": DeepHyperBrain,
     "optuna": OptunaBrain,
     "random": make_random_brain,

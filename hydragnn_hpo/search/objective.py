@@ -5,15 +5,27 @@ A *point* is what a trial scored: one number, or one for each of several goals.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hydragnn_hpo.config import Objective
+from hydragnn_hpo.config import Objective, Scalar
 from hydragnn_hpo.config.search_config import Goal
 from hydragnn_hpo.errors import ConfigError, unknown
 
 Point = float | tuple[float, ...]
+
+
+class TrialScore(NamedTuple):
+    """What a trial scored at a rung."""
+
+    values: Mapping[str, Scalar]
+    """Searched values of the trial."""
+    objective: Point | None
+    """None for a failure."""
+    rung: int = 0
+    """Counted from 0, the shortest training."""
+
 
 TRAINED_NUMBERS = (
     *("weighted", "objective", "best_epoch", "joules", "micro_batches", "parameters"),

@@ -42,7 +42,8 @@ def promote_asynchronously(
     """List the trials that may go on now, without waiting for others; highest rung first.
 
     A trial goes on when it is among the best ``floor(n / reduction)`` of the ``n`` that reached
-    its rung, including failed ones.
+    its rung, including failed ones; the best goes on at once, so that a first net is trained to
+    the end early, and all rungs can be compared.
 
     Args:
         results: of each rung, lowest first.
@@ -124,7 +125,7 @@ def _best_of_rungs(results: Rungs, reduction: int) -> list[list[RungResult]]:
     for rung in results:
         there = {rested.trial for rested in rung} if tired else set()
         here = [*rung, *(rested for rested in tired if rested.trial not in there)]
-        seated.append(_best(here)[: len(here) // reduction])
+        seated.append(_best(here)[: max(1, len(here) // reduction)])
         tired = [rested for rested in seated[-1] if rested.final]
     return seated
 

@@ -18,6 +18,7 @@ import pytest
 from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search.brain import BRAINS, Brain, make_brain
+from hydragnn_hpo.search.objective import TrialScore
 from hydragnn_hpo.search.space import active_parameters, configuration_key, snap_value
 
 Values = dict[str, Scalar]
@@ -45,13 +46,14 @@ SMALL: Space = {
 SMALL_SIZE = 3 * 2 + 3
 
 
-MODELLED = ("deephyper", "optuna")
+MODELLED = ("gp", "deephyper", "optuna")
+SLOW = ("deephyper", "optuna")
 """Brains whose library takes a second to import and a tenth of one to think."""
 
 
 @pytest.fixture(
     params=[
-        pytest.param(name, marks=pytest.mark.slow if name in MODELLED else ()) for name in BRAINS
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in BRAINS
     ]
 )
 def make(request: pytest.FixtureRequest) -> Callable[..., Brain]:
@@ -77,7 +79,7 @@ def live(
     for count in waves:
         wave = brain.ask(count)
         for values in wave:
-            brain.tell(values, goal(values))
+            brain.tell(TrialScore(values, goal(values)))
         proposals += wave
     return proposals
 
@@ -125,9 +127,9 @@ def test_failures_do_not_stop_the_search(make: Callable[..., Brain]) -> None:
     brain = make(initial=2)
     for objective in [None, math.nan, math.inf, -math.inf, 2.0, 1.0]:
         (values,) = brain.ask(1)
-        brain.tell(values, objective)
+        brain.tell(TrialScore(values, objective))
     for values in brain.ask(120):
-        brain.tell(values, None)
+        brain.tell(TrialScore(values, None))
     assert len(brain.ask(2)) == 2
 
 
@@ -168,12 +170,12 @@ def test_a_restarted_brain_repeats_neither_results_nor_pending(make: Callable[..
     pending = before.ask(3)
 
     after = make(SMALL, initial=2)
-    after.replay([(values, error_of(values)) for values in first_proposals], pending)
+    after.replay([TrialScore(values, error_of(values)) for values in first_proposals], pending)
     rest = live(after, (1, 50))
     everything = [configuration_key(values) for values in [*first_proposals, *pending, *rest]]
     assert len(set(everything)) == len(everything) == SMALL_SIZE
     for values in pending:
-        after.tell(values, 1.0)
+        after.tell(TrialScore(values, 1.0))
 
 
 RULES = (
@@ -216,7 +218,7 @@ def test_what_earlier_campaigns_found_may_be_proposed_again(make: Callable[..., 
     assert len({configuration_key(values) for values in proposals}) == len(proposals) == SMALL_SIZE
 
 
-@pytest.mark.parametrize("name", ["deephyper", "optuna"])
+@pytest.mark.parametrize("name", MODELLED)
 def test_a_model_learns_from_earlier_campaigns(name: str) -> None:
     """One choice of three was always better before: it is proposed before anything was trained."""
     space: Space = {
@@ -245,14 +247,14 @@ def test_several_goals_are_reported_as_they_are(make: Callable[..., Brain]) -> N
     brain = make(constraints=["model.features < 128"])
     proposals = live(brain, (6, 2, 1, 3), two_goals)
     after = make()
-    after.replay([(values, two_goals(values)) for values in proposals], brain.ask(2))
+    after.replay([TrialScore(values, two_goals(values)) for values in proposals], brain.ask(2))
     assert len({configuration_key(values) for values in [*proposals, *after.ask(5)]}) == 17
-    brain.tell(proposals[0], (math.nan, 1.0))
+    brain.tell(TrialScore(proposals[0], (math.nan, 1.0)))
     assert len(brain.ask(1)) == 1
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("name", ["deephyper", "optuna"])
+@pytest.mark.parametrize("name", MODELLED)
 def test_a_model_of_two_goals_finds_more_of_the_front(name: str) -> None:
     """The front needs one cutoff and one conv; features trade one goal for the other."""
     space: Space = {
@@ -288,11 +290,11 @@ def test_a_model_of_two_goals_finds_more_of_the_front(name: str) -> None:
 def test_a_restarted_sequence_goes_on_as_if_unbroken(name: str) -> None:
     whole = live(make_brain(name, WIDE, seed=3, initial=4), (4, 4, 4))
     after = make_brain(name, WIDE, seed=3, initial=4)
-    after.replay([(values, error_of(values)) for values in whole[:6]], whole[6:8])
+    after.replay([TrialScore(values, error_of(values)) for values in whole[:6]], whole[6:8])
     assert after.ask(4) == whole[8:]
 
 
-@pytest.mark.parametrize("name", ["deephyper", "optuna", "sobol"])
+@pytest.mark.parametrize("name", [*MODELLED, "sobol"])
 def test_the_first_proposals_hold_every_choice(name: str) -> None:
     for seed in range(10):
         first = make_brain(name, WIDE, seed=seed, initial=6).ask(6)
@@ -306,7 +308,7 @@ def test_the_first_proposals_hold_every_choice(name: str) -> None:
 
 def test_results_from_a_file_find_their_proposal_again(make: Callable[..., Brain]) -> None:
     brain = make({"model.cutoff": ParameterConfig(low=3, high=5.0, step=1.0)}, initial=1)
-    brain.replay([({"model.cutoff": 4}, 0.5)], [{"model.cutoff": 5}])
+    brain.replay([TrialScore({"model.cutoff": 4}, 0.5)], [{"model.cutoff": 5}])
     assert brain.ask(9) == [{"model.cutoff": 3.0}]
 
 
@@ -345,11 +347,12 @@ def test_deephyper_is_imported_on_its_first_request_and_leaves_torch_and_mpi_alo
         "import sys\n"
         "from hydragnn_hpo.config.search_config import ParameterConfig\n"
         "from hydragnn_hpo.search.brain import make_brain\n"
+        "from hydragnn_hpo.search.objective import TrialScore\n"
         "assert 'deephyper' not in sys.modules\n"
         "space = {'model.cutoff': ParameterConfig(low=3.0, high=6.0)}\n"
         "brain = make_brain('deephyper', space, seed=0, initial=1)\n"
         "for _ in range(3):\n"
-        "    brain.tell(brain.ask(1)[0], 1.0)\n"
+        "    brain.tell(TrialScore(brain.ask(1)[0], 1.0))\n"
         "assert 'deephyper.hpo' in sys.modules\n"
         "assert not {'torch', 'mpi4py'} & set(sys.modules)\n"
         "from ase.parallel import world\n"
@@ -361,12 +364,12 @@ def test_deephyper_is_imported_on_its_first_request_and_leaves_torch_and_mpi_alo
 
 
 def test_an_unknown_brain_is_named_and_the_known_are_listed() -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'random'.*deephyper, optuna, random"):
+    with pytest.raises(ConfigError, match="Did you mean 'random'.*deephyper, gp, optuna, random"):
         make_brain("randon", WIDE, seed=0, initial=1)
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("name", ["deephyper", "optuna"])
+@pytest.mark.parametrize("name", MODELLED)
 def test_a_model_learns_where_chance_does_not(name: str) -> None:
     """A bowl in three dimensions under one of three choices; the two others are worse."""
     space: Space = {
@@ -392,7 +395,10 @@ def test_a_model_learns_where_chance_does_not(name: str) -> None:
 @pytest.mark.stress
 @pytest.mark.parametrize("name", list(BRAINS))
 def test_a_wave_of_a_large_machine_is_filled_after_many_results(name: str) -> None:
-    rows = [(v, error_of(v)) for v in make_brain("random", WIDE, seed=3, initial=1).ask(2000)]
+    rows = [
+        TrialScore(v, error_of(v))
+        for v in make_brain("random", WIDE, seed=3, initial=1).ask(2000)
+    ]
     brain = make_brain(name, WIDE, seed=1, initial=6)
     brain.replay(rows, [])
     assert len({configuration_key(values) for values in brain.ask(256)}) == 256

@@ -17,7 +17,7 @@ from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.optional_packages import explain_missing
 from hydragnn_hpo.search.brains.sampling import SamplingBrain, is_enough, spread_points
 from hydragnn_hpo.search.constraints import Constraint
-from hydragnn_hpo.search.objective import Point, finite_or_none
+from hydragnn_hpo.search.objective import Point, TrialScore, finite_or_none
 from hydragnn_hpo.search.space import (
     active_parameters,
     canonical_values,
@@ -81,9 +81,10 @@ class DeepHyperBrain(SamplingBrain):
             ]
         return taken + self._ranked(count - len(taken))
 
-    def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
-        """Take in a result; the model learns it at the next ``ask``."""
-        self._take_in(self._known.remember(values), objective)
+    def tell(self, score: TrialScore) -> None:
+        """Take in a result of the first rung; the model learns it at the next ``ask``."""
+        if score.rung == 0:
+            self._take_in(self._known.remember(score.values), score.objective)
 
     def _take_in(self, full: dict[str, Scalar], objective: Point | None) -> None:
         objective = finite_or_none(objective)

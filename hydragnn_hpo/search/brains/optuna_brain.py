@@ -18,7 +18,7 @@ from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.optional_packages import explain_missing
 from hydragnn_hpo.search.brains.sampling import SamplingBrain, is_enough, spread_points
 from hydragnn_hpo.search.constraints import Constraint
-from hydragnn_hpo.search.objective import Point, finite_or_none, rank_points
+from hydragnn_hpo.search.objective import Point, TrialScore, finite_or_none, rank_points
 from hydragnn_hpo.search.space import (
     active_parameters,
     choice_index,
@@ -98,11 +98,13 @@ class OptunaBrain(SamplingBrain):
         self._pending |= {configuration_key(values): values for values in taken}
         return taken
 
-    def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
-        """Take in a result; the model learns it at the next ``ask``."""
-        chosen = active_parameters(self._known.space, self._known.remember(values))
+    def tell(self, score: TrialScore) -> None:
+        """Take in a result of the first rung; the model learns it at the next ``ask``."""
+        if score.rung > 0:
+            return
+        chosen = active_parameters(self._known.space, self._known.remember(score.values))
         self._pending.pop(configuration_key(chosen), None)
-        self._take_in(chosen, objective)
+        self._take_in(chosen, score.objective)
 
     def _expect(self, values: Mapping[str, Scalar]) -> None:
         chosen = active_parameters(self._known.space, self._known.remember(values))

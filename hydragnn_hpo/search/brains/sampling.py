@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.search.constraints import Constraint, find_broken_constraint
-from hydragnn_hpo.search.objective import Point
+from hydragnn_hpo.search.objective import Point, TrialScore
 from hydragnn_hpo.search.space import (
     active_parameters,
     canonical_values,
@@ -159,18 +159,18 @@ class SamplingBrain:
         """Propose new configurations."""
         return self._known.take(count, self._draw)
 
-    def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
+    def tell(self, score: TrialScore) -> None:
         """Remember the configuration; its result changes nothing."""
-        self._known.remember(values)
+        self._known.remember(score.values)
 
     def replay(
         self,
-        results: Sequence[tuple[Mapping[str, Scalar], Point | None]],
+        results: Sequence[TrialScore],
         pending: Sequence[Mapping[str, Scalar]],
     ) -> None:
         """Take in all results, and remember what is pending; the sequence goes on after both."""
-        for values, objective in results:
-            self.tell(values, objective)
+        for score in results:
+            self.tell(score)
         for values in pending:
             self._expect(values)
 

@@ -147,7 +147,7 @@ def test_trials_that_are_added_while_it_runs_are_added_once(run, monkeypatch):
 
 def test_stop_lets_running_trials_rest_and_drops_the_others(run):
     watch = asking((lambda state: state.count("stopped") >= 2, "stop", {}))
-    ran = run(campaign(trials=400, rungs=[2, 40]), watch=watch)
+    ran = run(campaign(trials=400, rungs=[2, 40], promotion="together"), watch=watch)
     assert ran.state.count("queued", "running", "failed") == 0
     assert ran.state.count("stopped") >= 2
     assert len(ran.state.trials) < 400

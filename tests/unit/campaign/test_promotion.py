@@ -149,7 +149,7 @@ def test_the_brain_never_receives_them(start, tmp_path, monkeypatch):
             controller.event_store.append("added", request="more", trials=2, values=[])
 
     state = start(ask=3, watch=widen)
-    assert messages == [(6, 0)]
+    assert messages == [(6 + 3, 0)]  # six trials at the first rung, three of them at the second
     assert state.searched == 8
 
 

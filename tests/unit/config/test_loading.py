@@ -207,7 +207,7 @@ OWN_WORDS = [
      "'search.constraints' is \"a < b\": write a list in square brackets."),
     (CampaignConfig, {**CAMPAIGN, "search": 3}, "'search' is 3: write a table of keys and values."),
     (CampaignConfig, {**CAMPAIGN, "search": {**SEARCH, "brain": "genetic"}},
-     "'search.brain' is \"genetic\": write 'deephyper', 'optuna', 'random' or 'sobol'."),
+     "'search.brain' is \"genetic\": write 'gp', 'deephyper', 'optuna', 'random' or 'sobol'."),
     (CampaignConfig, {**CAMPAIGN, "name": "a b"},
      "'name' is \"a b\": write a letter, then letters, digits or _."),
     (CampaignConfig, {**CAMPAIGN, "space": {}}, "'space' is {}: write at least 1 entries."),

@@ -21,6 +21,8 @@ from hydragnn_hpo.planning.search_budget import (
     _gains_from_folds,
     choose_batches,
     choose_epochs,
+    choose_rungs,
+    count_distinct_trials,
     count_trials,
     fit_budget,
     list_budgets,
@@ -89,6 +91,10 @@ def test_an_epoch_has_at_least_six_steps():
 def test_trials_for_a_time_by_hand():
     # 10 epochs of all and 30 more of a third: 20 epochs a trial
     assert count_trials(SearchBudget(rungs=(10, 40)), 400.0) == 20
+    # 4 of all, 8 of a third, 36 of a ninth: 32 / 3
+    assert count_trials(SearchBudget(rungs=(4, 12, 48)), 1024.0) == 96
+    # six go to the end in any case: 400 - 6 x 36 = 184 epochs for trials of 20 / 3
+    assert count_trials(SearchBudget(rungs=(4, 12, 48)), 400.0) == 27
 
 
 def test_trials_beside_fits_on_folds_by_hand():
@@ -130,9 +136,36 @@ def test_a_number_of_trials_has_its_convs_and_finalists():
     assert set_trials(budget, 10**6).trials == MAX_TRIALS
     few = set_trials(budget, 12)
     many = set_trials(budget, 60)
-    assert few.convs == ("schnet", "egnn", "painn")
-    assert (few.finalists, many.finalists, many.initial) == (6, 12, 15)
+    assert few.convs == ("pnaplus", "schnet", "egnn", "painn")
+    assert (len(many.convs or ()), few.initial, many.initial) == (8, 4, 7)
+    # of 60 trials a third and then a third of these arrive at the last of three rungs
+    assert (few.finalists, many.finalists, set_trials(budget, 90).finalists) == (6, 6, 10)
     assert set(few.convs) < set(many.convs)
+
+
+@pytest.mark.parametrize("count", [100, 500, 2000, 8000])
+def test_more_time_never_means_fewer_convs(count):
+    budgets = [fitted(count, minutes)[0] for minutes in (2, 4, 6, 8, 12, 20, 40, 120)]
+    convs = [len(budget.convs or ()) for budget in budgets]
+    assert convs == sorted(convs)
+    widths = [max(budget.features) for budget in budgets]
+    assert widths[-1] == max(widths)
+
+
+@pytest.mark.parametrize(
+    ("last", "rungs"),
+    [(120, (8, 30, 120)), (40, (2, 10, 40)), (16, (2, 4, 16)), (12, (3, 12)), (6, (2, 6))],
+)
+def test_rungs_are_a_sixteenth_and_a_quarter_where_these_are_epochs_apart(last, rungs):
+    assert choose_rungs(last) == rungs
+
+
+def test_few_structures_to_validate_on_bound_the_trials():
+    assert [count_distinct_trials(n) for n in (1, 2, 20)] == [24, 32, 320]
+    budget, _ = fitted(20, 60)
+    assert budget.trials == 32
+    assert "by chance among 2 structures to validate on" in budget.why[0]
+    assert "by chance" not in fitted(2000, 60)[0].why[0]
 
 
 @pytest.mark.parametrize(("count", "minutes"), [(200, 10), (2000, 10), (2000, 120)])

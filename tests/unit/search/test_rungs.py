@@ -26,7 +26,8 @@ SIX = [0.5, 0.1, 0.3, 0.2, 0.4, 0.6]
 @pytest.mark.parametrize(
     ("objectives", "gone", "expected"),
     [
-        ([[0.5, 0.1]], [], []),
+        ([[0.5, 0.1]], [], [("t1", 0)]),
+        ([[0.1, 0.5]], [{"t0"}], []),
         ([SIX], [], [("t1", 0), ("t3", 0)]),
         ([SIX], [{"t1"}], [("t3", 0)]),
         # t0 was best of three and keeps its seat; now t3 and t4 are the best two of six.
@@ -36,7 +37,7 @@ SIX = [0.5, 0.1, 0.3, 0.2, 0.4, 0.6]
         ([NINE, THREE], [{"t0", "t1", "t2"}], [("t1", 1)]),
         ([NINE, THREE], [], [("t1", 1), ("t0", 0), ("t1", 0), ("t2", 0)]),
     ],
-    ids=["few", "third", "gone", "early", "failed", "all failed", "second rung", "highest first"],
+    ids=["first", "no better", "third", "gone", "early", "failed", "all failed", "second rung", "highest first"],
 )
 def test_the_best_third_goes_on_at_once(objectives, gone, expected):
     results = [*(rested(*each) for each in objectives), []]
@@ -142,7 +143,7 @@ def slowly(results, promoted, reduction):
                 for index, other in enumerate(results[rung])
                 if other.objective is not None and (other.objective, index) < (one.objective, place)
             ]
-            if len(ahead) + 1 <= len(results[rung]) // reduction:
+            if not ahead or len(ahead) + 1 <= len(results[rung]) // reduction:
                 promotions.add(Promotion(one.trial, rung, rung + 1))
     return promotions
 
