@@ -56,9 +56,7 @@ def read_warm_start_rows(path: Path, objective: Objective, space: Space) -> list
     return rows
 
 
-def list_scores(
-    trial: Trial, rungs: Sequence[int], *, newest: bool = False
-) -> list[TrialScore]:
+def list_scores(trial: Trial, rungs: Sequence[int], *, newest: bool = False) -> list[TrialScore]:
     """Return what a brain learns from a trial at rest.
 
     A trial that ended by early stopping has its score at the last rung, too: more epochs would

@@ -46,9 +46,11 @@ REDUCTION = 3
 """One trial in so many goes on from a rung."""
 
 TRIALS_PER_STRUCTURE, FEWEST_TO_TELL_APART = 16, 24
-"""Trials for each structure to validate on, beyond which the best of them are best by chance: with
-1, 3 and 8 structures the true error of the best six falls by less than 1 % with each doubling
-beyond 24, 48 and 128 trials (200 recorded nets of ``castelli_mini``, ``tests/benchmarks/curves``)."""
+"""Trials for each structure to validate on, beyond which the best of them are best by chance.
+
+Of 200 recorded nets of ``castelli_mini`` (``tests/benchmarks/curves``) the true error of the best
+six falls by less than 1 % with each doubling of the trials beyond 24, 48 and 128, if 1, 3 and 8
+structures are to validate on."""
 
 PLANNED = 0.8
 """Part of the time that is planned for: prices are guesses until something ran."""
@@ -326,7 +328,7 @@ def _price_draws(
 
 def _explain_budget(
     budget: SearchBudget, splits: Mapping[str, int], machine: ForecastMachine, expected: Forecast
-) -> tuple[str, ...]:
+) -> tuple[str, str]:
     training = splits["train"]
     minutes = max(1, round((expected.simulated.makespan + machine.overhead) / 60.0))
     size = (
@@ -335,9 +337,8 @@ def _explain_budget(
         "something ran ('plan' tells more)."
     )
     if budget.trials == count_distinct_trials(splits["val"]):
-        size += (
-            f" More would choose by chance among {count(splits['val'], 'structure')} to validate on."
-        )
+        validating = count(splits["val"], "structure")
+        size += f" More would choose by chance among {validating} to validate on."
     if budget.fit == "cross":
         return size, (
             f"The {CONFIGURATIONS} best are trained again on {FOLDS} folds, so that every label "

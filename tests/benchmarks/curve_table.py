@@ -5,7 +5,7 @@ import json
 import math
 import statistics
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,13 @@ class CurveTable:
         self.space: Space = self.campaign.space
         self.order = order_by_conditions(self.space)
         rows: dict[str, Any] = {}
+        self._completed: list[str] = []
+        """Trials in the order of the stored predictions, repeated configurations among them."""
+        self._predictions: dict[str, tuple[np.ndarray, np.ndarray]] | None = None
+        self._places: list[int] = []
         for row in json.loads(gzip.decompress((CURVES / f"{name}.json.gz").read_bytes())):
             if row["status"] == "completed":
+                self._completed.append(row["trial"])
                 rows.setdefault(configuration_key(self._active(row)), row)
         whole = list(rows.values())
         self.trials = [row["trial"] for row in whole]
@@ -77,6 +82,28 @@ class CurveTable:
                 others = [min(seed[trial]) for seed in again if trial in seed]
                 reached[place] = statistics.mean([reached[place], *others])
         return reached
+
+    def measure_ensemble(self, rows: Sequence[int]) -> float:
+        """Return the error of the mean of some configurations, where nothing was chosen.
+
+        It is the mean over heads of the MAE in units of the labels' spread, on ``cal``.
+        """
+        if self._predictions is None:
+            places = {trial: place for place, trial in enumerate(self._completed)}
+            with np.load(CURVES / f"{self.name}.npz") as stored:
+                self._predictions = {
+                    key.split("/")[1]: (stored[key], stored[f"label/{key}"])
+                    for key in stored.files
+                    if key.startswith("cal/")
+                }
+            self._places = [places[trial] for trial in self.trials]
+        chosen = [self._places[row] for row in rows]
+        errors = []
+        for made, labels in self._predictions.values():
+            known = ~np.isnan(labels)
+            away = made[chosen].mean(axis=0) - labels
+            errors.append(np.abs(away[known]).mean() / labels[known].std())
+        return float(np.mean(errors))
 
     def _encode(self, values: Mapping[str, Scalar]) -> list[float]:
         """Place a configuration: ordered values in [0, 1], labels on axes of their own.

@@ -3,11 +3,14 @@
 No training: a proposal gets the nearest recorded configuration that the same search has not had
 yet (``curve_table``), its epochs take the recorded seconds on a simulated clock, and a search sees
 an objective only when the clock is there. Ours are the campaign's own brains and its rule of
-promotion; the others decide by their own code: Optuna's samplers and pruners, Ray Tune's
+promotion; ``before`` is what was the default until 30 November 2026: DeepHyper, told the first of
+two rungs. The others decide by their own code: Optuna's samplers and pruners, Ray Tune's
 asynchronous brackets, DeepHyper at the full budget as HydraGNN's scripts run it. Thinking costs no
 time. What counts is the objective that a configuration reaches as the mean over its seeds.
 Figures: slot-seconds until a configuration within 2, 5, 10 or 15 % of the best known was trained to
-the end, medians over seeds, and ratios of ours over theirs, geometric means over sets.
+the end, geometric means over seeds, and ratios of ours over theirs, geometric means over sets.
+Then whole campaigns of the size that ``init`` gives a few minutes, on two slots: distance of the
+best to the best known, and error of the ensemble of six on structures that chose nothing.
 ``--quick`` replays one seed of one set on eight slots.
 """
 
@@ -18,7 +21,7 @@ import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import optuna
@@ -28,8 +31,10 @@ from record import finish, make_parser, skip
 
 from hydragnn_hpo.campaign.promotion import choose_promotions
 from hydragnn_hpo.config import ParameterConfig, Scalar, SearchConfig
+from hydragnn_hpo.planning.search_budget import choose_rungs
 from hydragnn_hpo.search import RungResult, make_brain
-from hydragnn_hpo.search.space import is_active
+from hydragnn_hpo.search.objective import TrialScore
+from hydragnn_hpo.search.space import configuration_key, is_active
 
 SETS = ("castelli_mini", "small_organics", "magnetic_crystals", "acetylacetone", "magnetic_nodes")
 SLOTS = (1, 2, 8, 64)
@@ -229,9 +234,35 @@ class RayWorker:
         return going
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What a campaign of ours is replayed with."""
+
+    brain: str = "gp"
+    rungs: Callable[[int], Sequence[int]] = choose_rungs
+    """Returns the rungs up to a number of epochs."""
+    trials: int | None = None
+    """As many as are recorded if left out."""
+    at_once: bool = True
+    """Whether the best of a rung goes on before there are others to compare with."""
+
+
+def in_full(epochs: int) -> list[int]:
+    """Return one rung."""
+    return [epochs]
+
+
+def in_two(epochs: int) -> list[int]:
+    """Return a quarter of the epochs, and all."""
+    return [max(1, round(epochs / 4)), epochs]
+
+
+BEFORE = Settings("deephyper", in_two, at_once=False)
+
+
 def replay_ours(
     table: CurveTable,
-    search: SearchConfig,
+    settings: Settings,
     slots: int,
     limit: float,
     *,
@@ -241,12 +272,16 @@ def replay_ours(
 
     Args:
         table: the recorded curves.
-        search: the campaign's settings; its last rung is that of the table.
+        settings: of the campaign.
         slots: trials at a time.
         limit: seconds after which the replay ends.
         seed: of the brain.
     """
-    replay = CampaignReplay(table, search, slots, seed)
+    trials = settings.trials or len(table)
+    known = {"brain": settings.brain, "trials": trials, "initial": 6}
+    known |= {"rungs": settings.rungs(table.epochs), "finalists": min(6, trials)}
+    search = SearchConfig.model_validate(known)
+    replay = CampaignReplay(table, search, slots, seed, at_once=settings.at_once)
     now = 0.0
     while replay.fill(now):
         now = replay.advance()
@@ -258,7 +293,9 @@ def replay_ours(
 class CampaignReplay:
     """A campaign on a simulated clock; the order of things is that of the controller's turn."""
 
-    def __init__(self, table: CurveTable, search: SearchConfig, slots: int, seed: int) -> None:
+    def __init__(
+        self, table: CurveTable, search: SearchConfig, slots: int, seed: int, *, at_once: bool
+    ) -> None:
         """Start without trials.
 
         Args:
@@ -266,12 +303,14 @@ class CampaignReplay:
             search: the campaign's settings.
             slots: trials at a time.
             seed: of the brain.
+            at_once: whether the best of a rung goes on before there are others to compare with.
         """
         self.table, self.search, self.slots = table, search, slots
         self.trials = min(search.trials, len(table))
         self.brain = make_brain(
             search.brain, table.space, seed=seed * 7919 + 13, initial=search.initial
         )
+        self.at_once = at_once
         quarter = max(search.initial, math.ceil(self.trials / 4))
         self.wave = max(1, min(slots, quarter))
         self.used = set[int]()
@@ -311,13 +350,24 @@ class CampaignReplay:
         for values in self.brain.ask(wanted):
             row = self.table.take_nearest(values, self.used)
             if row is not None:
+                self._replace_proposal(values, row)
                 self.queue.append((0, len(self.rows)))
                 self.rows.append(row)
+
+    def _replace_proposal(self, values: Mapping[str, Scalar], row: int) -> None:
+        """Let a brain that keeps its proposals in mind keep the recorded one instead."""
+        pending = getattr(self.brain, "_pending", None)
+        if pending is not None:
+            pending.pop(configuration_key(values), None)
+            self.brain.replay([], [self.table.values[row]])
 
     def _promote(self) -> None:
         exhausted = len(self.rows) >= self.trials
         resting = exhausted and not self.queue and not self.running
         for one in choose_promotions(self.search, self.results, self.promoted, resting=resting):
+            compared = len(self.results[one.from_rung]) >= self.search.reduction
+            if not (self.at_once or compared or resting):
+                continue
             self.promoted[one.from_rung].add(one.trial)
             self.queue.append((-one.to_rung, int(one.trial)))
 
@@ -327,8 +377,7 @@ class CampaignReplay:
         row = self.rows[number]
         score = float(self.table.best[row, self.search.rungs[rung] - 1])
         self.results[rung].append(RungResult(str(number), score))
-        if rung == 0:
-            self.brain.tell(self.table.values[row], score)
+        self.brain.tell(TrialScore(self.table.values[row], score, rung))
         if rung + 1 == len(self.search.rungs):
             self.trace.ended.append((now, row))
         return now
@@ -338,19 +387,11 @@ Contestant = Callable[[CurveTable, int, int, float], Trace]
 """Replays a search on a table with a seed, a number of slots, and a limit of seconds."""
 
 
-def ours(brain: str = "deephyper", shares: tuple[float, ...] = (0.25,)) -> Contestant:
-    """Return a campaign that runs on until it is ended.
-
-    Args:
-        brain: its brain.
-        shares: its rungs before the last, as shares of all epochs.
-    """
+def ours(settings: Settings) -> Contestant:
+    """Return a campaign that runs on until it is ended."""
 
     def replay(table: CurveTable, seed: int, slots: int, limit: float) -> Trace:
-        rungs = [*(max(1, round(share * table.epochs)) for share in shares), table.epochs]
-        settings = {"brain": brain, "trials": len(table), "initial": 6, "rungs": rungs}
-        search = SearchConfig.model_validate({**settings, "finalists": min(6, len(table))})
-        return replay_ours(table, search, slots, limit, seed=seed)
+        return replay_ours(table, settings, slots, limit, seed=seed)
 
     return replay
 
@@ -386,19 +427,20 @@ def drawn(seed: int) -> optuna.samplers.BaseSampler:
 
 
 CONTESTANTS: dict[str, Contestant] = {
-    "ours": ours(),
+    "ours": ours(Settings()),
+    "before": ours(BEFORE),
     "optuna_hyperband": with_optuna(tpe, lambda n: optuna.pruners.HyperbandPruner(1, n, 3)),
     "ray_asha": with_ray(drawn),
     "ray_asha_optuna": with_ray(tpe),
-    "deephyper_full": ours(shares=()),
-    "random_full": ours("random", shares=()),
+    "deephyper_full": ours(Settings("deephyper", in_full)),
+    "random_full": ours(Settings("random", in_full)),
 }
 VARIANTS: dict[str, Contestant] = {
-    "random_rungs": ours("random"),
-    "ours_3_rungs": ours(shares=(0.0625, 0.25)),
-    "random_3_rungs": ours("random", shares=(0.0625, 0.25)),
-    "optuna_brain": ours("optuna"),
-    "optuna_brain_3_rungs": ours("optuna", shares=(0.0625, 0.25)),
+    "ours_2_rungs": ours(Settings(rungs=in_two)),
+    "ours_compared": ours(Settings(at_once=False)),
+    "random_brain": ours(Settings("random")),
+    "deephyper_brain": ours(Settings("deephyper")),
+    "optuna_brain": ours(Settings("optuna")),
 }
 """Beside the contestants, with ``--variants``."""
 
@@ -431,7 +473,7 @@ def replay_all(
     seeds: int,
     share: float,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the medians of each set, number of slots and contestant.
+    """Yield the means of each set, number of slots and contestant.
 
     Args:
         tables: by set.
@@ -448,10 +490,75 @@ def replay_all(
                 measure(table, replay(table, seed, slots, limit), slots, limit)
                 for seed in range(seeds)
             ]
-            medians = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-            row = {"set": name, "slots": slots, "contestant": contestant, **medians}
+            means = {
+                key: (statistics.mean if key == "regret" else statistics.geometric_mean)(
+                    row[key] for row in rows
+                )
+                for key in rows[0]
+            }
+            row = {"set": name, "slots": slots, "contestant": contestant, **means}
             print(row, file=sys.stderr)
             yield row
+
+
+@dataclass
+class Outcome:
+    """What a whole campaign led to."""
+
+    seconds: float
+    """Slot-seconds."""
+    regret: float
+    """Objective of its best by its own validation, over the best known, minus 1."""
+    ensemble: float
+    """Error of the mean of its six best."""
+
+
+SMALL = {"ours": Settings(trials=40), "before": replace(BEFORE, trials=24)}
+"""Campaigns of ``init`` for a few minutes: about the same slot-seconds."""
+
+
+def run_small(table: CurveTable, settings: Settings, seed: int) -> Outcome:
+    """Replay a whole campaign on two slots.
+
+    Args:
+        table: the recorded curves.
+        settings: of the campaign.
+        seed: of its brain.
+    """
+    trace = replay_ours(table, settings, 2, math.inf, seed=seed)
+    best = sorted((float(table.best[row, -1]), row) for _, row in trace.ended)
+    reached = float(table.reached[best[0][1]] / table.reached.min())
+    members = [row for _, row in best[:6]]
+    return Outcome(2.0 * trace.ended[-1][0], reached - 1.0, table.measure_ensemble(members))
+
+
+def compare_small(tables: Mapping[str, CurveTable], seeds: int) -> dict[str, float]:
+    """Return ratios of whole campaigns: ours over what was before.
+
+    Args:
+        tables: by set.
+        seeds: replays of each.
+
+    Returns:
+        Ratios by key; of ensembles also the largest of any set.
+    """
+    ratios: dict[str, list[float]] = {"seconds": [], "regret": [], "ensemble": []}
+    for name, table in tables.items():
+        means: dict[str, dict[str, float]] = {}
+        for kind, settings in SMALL.items():
+            outcomes = [run_small(table, settings, seed) for seed in range(seeds)]
+            means[kind] = {
+                key: statistics.mean(getattr(one, key) for one in outcomes) for key in ratios
+            }
+        print({"set": name, "small": means}, file=sys.stderr)
+        for key, values in ratios.items():
+            values.append(means["ours"][key] / means["before"][key])
+    return {
+        "small_seconds_over_before": statistics.geometric_mean(ratios["seconds"]),
+        "regret_init8_over_before": statistics.geometric_mean(ratios["regret"]),
+        "ensemble_error_over_before": statistics.geometric_mean(ratios["ensemble"]),
+        "ensemble_error_over_before_max": max(ratios["ensemble"]),
+    }
 
 
 def summarize(rows: list[dict[str, Any]], slots: int = 8) -> dict[str, float]:
@@ -459,7 +566,7 @@ def summarize(rows: list[dict[str, Any]], slots: int = 8) -> dict[str, float]:
     figures: dict[str, float] = {}
     known = {(r["set"], r["contestant"]): r for r in rows if r["slots"] == slots}
     sets = sorted({name for name, _ in known})
-    for other in ("optuna_hyperband", "ray_asha", "deephyper_full", "random_full"):
+    for other in ("before", "optuna_hyperband", "ray_asha", "deephyper_full", "random_full"):
         for percent in WITHIN:
             key = f"to_{percent}pct"
             ratios = [
@@ -489,7 +596,8 @@ def main() -> None:
     tables = tables if keep else dict(itertools.islice(tables.items(), 1))
     widths = SLOTS if keep else (8,)
     rows = list(replay_all(tables, chosen, widths, seeds=seeds, share=SHARES[kind]))
-    return finish(__file__, summarize(rows), keep=keep, rows=rows, seeds=seeds)
+    figures = summarize(rows) | compare_small(tables, seeds)
+    return finish(__file__, figures, keep=keep, rows=rows, seeds=seeds)
 
 
 if __name__ == "__main__":

@@ -52,9 +52,7 @@ SLOW = ("deephyper", "optuna")
 
 
 @pytest.fixture(
-    params=[
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in BRAINS
-    ]
+    params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in BRAINS]
 )
 def make(request: pytest.FixtureRequest) -> Callable[..., Brain]:
     def build(space: Space = WIDE, seed: int = 7, initial: int = 4, **more: Any) -> Brain:
@@ -396,8 +394,7 @@ def test_a_model_learns_where_chance_does_not(name: str) -> None:
 @pytest.mark.parametrize("name", list(BRAINS))
 def test_a_wave_of_a_large_machine_is_filled_after_many_results(name: str) -> None:
     rows = [
-        TrialScore(v, error_of(v))
-        for v in make_brain("random", WIDE, seed=3, initial=1).ask(2000)
+        TrialScore(v, error_of(v)) for v in make_brain("random", WIDE, seed=3, initial=1).ask(2000)
     ]
     brain = make_brain(name, WIDE, seed=1, initial=6)
     brain.replay(rows, [])

@@ -112,7 +112,7 @@ def test_the_core_predicts_from_an_empty_folder(core: Environment) -> None:
         "import ase.build, hydragnn_hpo as hh; from hydragnn_hpo.resources import resource_path\n"
         "ensemble = hh.Ensemble.load(resource_path('workflows/small_organics.zip'))\n"
         "rows = ensemble.predict([ase.build.molecule('CH3OH')])\n"
-        "assert hh.Campaign.load('quickstart').config.search.brain == 'deephyper'\n"
+        "assert hh.Campaign.load('quickstart').config.search.brain == 'gp'\n"
         "try:\n"
         "    rows.to_frame()\n"
         "except hh.HydraError as error:\n"
@@ -131,8 +131,11 @@ def test_the_core_predicts_from_an_empty_folder(core: Environment) -> None:
 @pytest.mark.parametrize(
     ("words", "needs", "extra"),
     [
-        ("run quickstart --dry-run", "search.brain 'deephyper' needs DeepHyper", "search"),
-        ("plan quickstart", "search.brain 'deephyper' needs DeepHyper", "search"),
+        (
+            "run quickstart --dry-run --set search.brain=deephyper",
+            "search.brain 'deephyper' needs DeepHyper",
+            "search",
+        ),
         ("serve workflows/small_organics.zip", "a service over HTTP needs", "serve"),
         ("dashboard nowhere", "a service over HTTP needs Starlette", "serve"),
     ],

@@ -233,14 +233,14 @@ def scale_scores(results: Sequence[TrialScore]) -> np.ndarray:
         scores[[known[rank] for rank in ranks]] = np.linspace(0.0, 1.0, len(points))
     else:
         scores[known] = np.array(points, dtype=float)
-        if min(points, default=0.0) > 0.0:  # type: ignore[type-var, operator]
+        if np.nanmin(scores) > 0.0:
             scores = np.log(scores)
     rungs = np.array([result.rung for result in results])
     first = scores[known][rungs[known] == rungs[known].min()]
     middle, low = np.percentile(first, [50.0, 16.0])  # one standard deviation of a normal one
     spread = middle - low if middle > low else 1.0
     scores = np.where(np.isnan(scores), np.nanmax(scores), scores)
-    return np.minimum((scores - middle) / spread, WORST)
+    return np.asarray(np.minimum((scores - middle) / spread, WORST))
 
 
 def _thin_out(scores: np.ndarray) -> np.ndarray:

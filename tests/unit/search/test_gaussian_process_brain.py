@@ -82,9 +82,7 @@ def test_predictions_are_those_of_dense_algebra(data):
     expected = amplitude * (1.0 - np.diag(cross.T @ inverse @ cross))
     assert spreads == pytest.approx(np.sqrt(expected))
     best = min(process.predict(data.rows)[0])
-    for gain, mean, spread in zip(
-        process.expected_improvement(rows), means, spreads, strict=True
-    ):
+    for gain, mean, spread in zip(process.expected_improvement(rows), means, spreads, strict=True):
         density = norm(mean, spread).pdf
         whole, _ = quad(lambda y, d=density: (best - y) * d(y), best - 9 * spread, best)
         assert gain == pytest.approx(whole, rel=1e-5)
@@ -105,7 +103,7 @@ def test_a_pending_proposal_moves_no_prediction_and_narrows_its_neighbourhood(da
     process.add_expected(np.array([0.2, 0.9]))
     after, narrow = process.predict(rows)
     assert after == pytest.approx(before)
-    assert narrow[0] < 0.7 * wide[0]
+    assert narrow[0] / wide[0] < 0.9 < 0.95 < narrow[1] / wide[1] <= 1.0
 
 
 def test_length_scales_follow_what_matters():

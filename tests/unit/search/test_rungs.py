@@ -37,7 +37,17 @@ SIX = [0.5, 0.1, 0.3, 0.2, 0.4, 0.6]
         ([NINE, THREE], [{"t0", "t1", "t2"}], [("t1", 1)]),
         ([NINE, THREE], [], [("t1", 1), ("t0", 0), ("t1", 0), ("t2", 0)]),
     ],
-    ids=["first", "no better", "third", "gone", "early", "failed", "all failed", "second rung", "highest first"],
+    ids=[
+        "first",
+        "no better",
+        "third",
+        "gone",
+        "early",
+        "failed",
+        "all failed",
+        "second rung",
+        "highest first",
+    ],
 )
 def test_the_best_third_goes_on_at_once(objectives, gone, expected):
     results = [*(rested(*each) for each in objectives), []]
