@@ -136,7 +136,7 @@ def _check_warm_start(campaign: CheckedCampaign) -> None:
 def _check_packages(campaign: CheckedCampaign) -> None:
     """Check that the packages of the brain and of TensorBoard's records are installed."""
     if (brain := campaign.config.search.brain) in OPTIONAL:
-        require_package(brain, f"search.brain '{brain}'", ", or choose 'random' or 'sobol'")
+        require_package(brain, f"search.brain '{brain}'", ", or choose 'gp', which needs none")
     if any(made.training.tensorboard for made in campaign.trainings().values()):
         require_package("tensorboard", "training.tensorboard", ", or drop it")
 

@@ -53,6 +53,7 @@ from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.resources import find_resource
 from hydragnn_hpo.search import apply_values, check_feasible_share, check_space, read_constraints
+from hydragnn_hpo.search.brain import READ_PRIORS
 from hydragnn_hpo.search.constraints import Constraint, complete_configuration
 from hydragnn_hpo.search.space import PARTS
 
@@ -340,6 +341,12 @@ def check_search(
         ConfigError: something is wrong with it.
     """
     check_space(config.space, config.trial, parts)
+    believed = [name for name, parameter in config.space.items() if parameter.prior is not None]
+    if believed and config.search.brain not in READ_PRIORS:
+        raise ConfigError(
+            f"space.{believed[0]}: brain '{config.search.brain}' reads no prior: drop it, or "
+            f"choose search.brain '{min(READ_PRIORS)}'."
+        )
     rules = read_constraints(config.search.constraints, config.space, config.trial)
     check_feasible_share(config.space, rules)
     return rules

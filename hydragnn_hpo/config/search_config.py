@@ -35,6 +35,10 @@ class ParameterConfig(Config):
     step: Annotated[int | float, Field(gt=0)] | None = None
     """Distance between neighbouring values of a range, counted from ``low``."""
 
+    prior: Scalar | None = None
+    """Value that is believed to be good: the brain ``gp`` begins around it, and trusts it less with
+    each result."""
+
     when: dict[str, Scalar | tuple[Scalar, ...]] = {}
     """Search this key only if each key named here has the given value, or one of those given."""
 
@@ -61,7 +65,18 @@ class ParameterConfig(Config):
             raise ValueError("choices repeat a value: name each once.")
         if ranged:
             self._range_is_right()
+        if self.prior is not None:
+            self._prior_is_inside()
         return self
+
+    def _prior_is_inside(self) -> None:
+        if self.choices is not None:
+            inside = self.prior in self.choices
+        else:
+            number = isinstance(self.prior, int | float) and not isinstance(self.prior, bool)
+            inside = number and self.low <= self.prior <= self.high  # type: ignore[operator]
+        if not inside:
+            raise ValueError(f"prior {self.prior!r} is outside: name a value of the key.")
 
     def _range_is_right(self) -> None:
         assert self.low is not None

@@ -74,6 +74,9 @@ BRAINS: dict[str, Callable[..., Brain]] = {
 }
 """Brains by name; each takes the space, ``seed``, ``initial`` and ``constraints``."""
 
+READ_PRIORS = frozenset({"gp"})
+"""Brains that begin around the ``prior`` of a key."""
+
 
 def make_brain(
     name: str,

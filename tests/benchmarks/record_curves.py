@@ -71,7 +71,8 @@ def run_again(name: str, seed: int, best: list[dict[str, Any]], runs: Path) -> P
 def run_with_seed(name: str, seed: int, text: str, runs: Path) -> Path:
     """Run a campaign with a seed in place of 0, and return its directory."""
     campaign = runs / f"{name}_{seed}.toml"
-    campaign.write_text(text.replace("seed = 0", f"seed = {seed}", 1))
+    changed = text.replace("seed = 0", f"seed = {seed}", 1)
+    campaign.write_text(f"{changed}\n[ensemble]\nlearning_curve = 0.0\n")
     run_campaign(campaign, runs / f"{name}_{seed}")
     return runs / f"{name}_{seed}"
 

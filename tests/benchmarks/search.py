@@ -41,7 +41,7 @@ SLOTS = (1, 2, 8, 64)
 SEEDS = 30
 WITHIN = (2, 5, 10, 15)
 """Per cent above the best known."""
-SHARES = {"full": 1.0, "quick": 0.5, "smoke": 0.02}
+SHARES = {"full": 0.5, "quick": 0.3, "smoke": 0.02}
 """A replay ends when this share of all configurations could have been trained to the end."""
 
 
@@ -513,7 +513,7 @@ class Outcome:
     """Error of the mean of its six best."""
 
 
-SMALL = {"ours": Settings(trials=40), "before": replace(BEFORE, trials=24)}
+SMALL = {"ours": Settings(trials=32), "before": replace(BEFORE, trials=24)}
 """Campaigns of ``init`` for a few minutes: about the same slot-seconds."""
 
 
@@ -582,6 +582,7 @@ def main() -> None:
     parser = make_parser(__doc__, "one seed of one set on eight slots, not recorded")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--slots", type=int, nargs="+", default=SLOTS)
     parser.add_argument("--variants", action="store_true", help="also what was tried")
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -594,7 +595,7 @@ def main() -> None:
     keep = kind == "full"
     seeds = options.seeds if keep else 1
     tables = tables if keep else dict(itertools.islice(tables.items(), 1))
-    widths = SLOTS if keep else (8,)
+    widths = options.slots if keep else (8,)
     rows = list(replay_all(tables, chosen, widths, seeds=seeds, share=SHARES[kind]))
     figures = summarize(rows) | compare_small(tables, seeds)
     return finish(__file__, figures, keep=keep, rows=rows, seeds=seeds)

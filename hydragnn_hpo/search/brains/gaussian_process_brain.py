@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from hydragnn_hpo.config import Scalar, Space
+from hydragnn_hpo.config import ParameterConfig, Scalar, Space
 from hydragnn_hpo.search.brains.sampling import SamplingBrain, is_enough, spread_points
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point, TrialScore, finite_or_none, rank_points
@@ -54,11 +54,18 @@ WORST = 3.0
 """Where scores are cut off, in spreads above the median of the first rung: how bad a bad one is
 says nothing about the good ones."""
 
+LEAST_GAIN = 1e-300
+"""Expected improvement of what promises none, so that it has a logarithm."""
+
 WARM = -1
 """Rung of results of earlier campaigns, which had another budget."""
 
 RUNG_VARIANCE = 4.0
 """Variance of the level of a whole rung, over that of the objective across the space."""
+
+PRIOR_WIDTH, PRIOR_SHARE, PRIOR_RESULTS = 0.15, 0.5, 5.0
+"""Belief in the prior of a key: standard deviation in units of its range, probability of a choice,
+and the number of results at which it counts as much as they do (beta of the source is 10)."""
 
 STEPS = (2.0, 1.0, 1.0)
 """Sizes of the steps of each sweep over the logarithms of all hyperparameters."""
@@ -68,7 +75,8 @@ class GaussianProcessBrain(SamplingBrain):
     """Spreads its first proposals evenly, then follows a Gaussian process over values and rungs.
 
     A pending proposal counts as if it had the expected result (the kriging believer), a failure
-    as the worst. Several goals are learned by their ranks.
+    as the worst. Several goals are learned by their ranks. Source of the weight of a user's
+    priors: Hvarfner et al. (2022), "piBO", arXiv:2204.11051.
     """
 
     def __init__(
@@ -103,6 +111,42 @@ class GaussianProcessBrain(SamplingBrain):
         self._pending.pop(configuration_key(chosen), None)
         self._results.append(TrialScore(chosen, finite_or_none(score.objective), score.rung))
 
+    def _draw(self) -> dict[str, Scalar]:
+        return self._draw_believed(next(self._points))
+
+    def _draw_believed(self, positions: Sequence[float]) -> dict[str, Scalar]:
+        """Return the values at positions of the unit cube, which priors draw towards them."""
+        from scipy.special import ndtri
+
+        space = self._known.space
+        drawn: dict[str, Scalar] = {}
+        for (name, parameter), position in zip(space.items(), positions, strict=True):
+            if parameter.prior is None:
+                drawn[name] = value_at(parameter, position)
+            elif parameter.choices is None:
+                center = position_of(parameter, parameter.prior)
+                drawn[name] = _value_near(parameter, center + PRIOR_WIDTH * float(ndtri(position)))
+            elif position < PRIOR_SHARE:
+                drawn[name] = parameter.prior
+            else:
+                drawn[name] = value_at(parameter, (position - PRIOR_SHARE) / (1.0 - PRIOR_SHARE))
+        return drawn
+
+    def _log_prior(self, values: Mapping[str, Scalar]) -> float:
+        """Return the logarithm of the belief in a configuration, but for a constant."""
+        total = 0.0
+        for name, value in values.items():
+            parameter = self._known.space[name]
+            if parameter.prior is None:
+                continue
+            if parameter.choices is None:
+                away = position_of(parameter, value) - position_of(parameter, parameter.prior)
+                total -= 0.5 * (away / PRIOR_WIDTH) ** 2
+            elif value != parameter.prior:
+                share = (1.0 - PRIOR_SHARE) / max(1, len(parameter.choices) - 1)
+                total += math.log(share / PRIOR_SHARE)
+        return total
+
     def _expect(self, values: Mapping[str, Scalar]) -> None:
         chosen = active_parameters(self._known.space, self._known.remember(values))
         self._pending[configuration_key(chosen)] = chosen
@@ -121,17 +165,20 @@ class GaussianProcessBrain(SamplingBrain):
         self._renew_pool(process.leaders, max(POOL, 2 * count))
         candidates = list(self._pool.values())
         rows = np.array([self._encoder.encode(values) for values in candidates])
+        beliefs = np.array([self._log_prior(values) for values in candidates])
+        beliefs *= PRIOR_RESULTS / len(self._results)
         taken: list[dict[str, Scalar]] = []
         for batch in [1] * min(count, BATCH) + [max(0, count - BATCH)]:
             if not candidates or not batch:
                 break
-            order = np.argsort(-process.expected_improvement(rows), kind="stable")
+            promise = np.log(process.expected_improvement(rows)) + beliefs
+            order = np.argsort(-promise, kind="stable")
             chosen = order[:batch]
             taken += [candidates[place] for place in chosen]
             process.add_expected(rows[chosen[0]])
             rest = np.sort(order[batch:])
             candidates = [candidates[place] for place in rest]
-            rows = rows[rest]
+            rows, beliefs = rows[rest], beliefs[rest]
         return [values for values in taken if self._known.offer(values)]
 
     def _renew_pool(self, leaders: Sequence[int], size: int) -> None:
@@ -142,7 +189,9 @@ class GaussianProcessBrain(SamplingBrain):
             size: most candidates to keep.
         """
         missing = size - len(self._pool)
-        drawn = [self._draw_random() for _ in range(max(FRESH, missing))]
+        fresh = max(FRESH, missing)
+        drawn = [self._draw_random() for _ in range(fresh - fresh // 2)]
+        drawn += [self._draw_believed(self._draw_positions()) for _ in range(fresh // 2)]
         for place in leaders:
             drawn += [self._mutate(self._results[place].values) for _ in range(NEIGHBOURS)]
         for values in drawn:
@@ -153,8 +202,10 @@ class GaussianProcessBrain(SamplingBrain):
         self._pool = dict(new[-size:])
 
     def _draw_random(self) -> dict[str, Scalar]:
-        space = self._known.space
-        return values_at(space, [self._generator.random() for _ in space])
+        return values_at(self._known.space, self._draw_positions())
+
+    def _draw_positions(self) -> list[float]:
+        return [self._generator.random() for _ in self._known.space]
 
     def _mutate(self, leader: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Change one or two values of a configuration, and those that then become active."""
@@ -166,7 +217,7 @@ class GaussianProcessBrain(SamplingBrain):
             if parameter.choices is None:
                 step = generator.gauss(0.0, JUMP)
                 place = position_of(parameter, leader[name]) + step
-            values[name] = value_at(parameter, min(max(place, 0.0), math.nextafter(1.0, 0.0)))
+            values[name] = _value_near(parameter, place)
         return values
 
     def _fit_process(self) -> "RungProcess":
@@ -185,6 +236,11 @@ class GaussianProcessBrain(SamplingBrain):
             self._hyperparameters = fit_hyperparameters(data, self._encoder.groups)
             self._fitted = len(scores)
         return RungProcess(data, self._hyperparameters)
+
+
+def _value_near(parameter: ParameterConfig, place: float) -> Scalar:
+    """Return the value at a position, or at the nearer end of [0, 1)."""
+    return value_at(parameter, min(max(place, 0.0), math.nextafter(1.0, 0.0)))
 
 
 class Encoder:
@@ -412,7 +468,7 @@ class RungProcess:
         means, spreads = self.predict(rows)
         gain = (self._incumbent - means) / spreads
         density = np.exp(-0.5 * gain**2) / math.sqrt(2.0 * math.pi)
-        return np.asarray(spreads * (gain * ndtr(gain) + density))
+        return np.asarray(np.maximum(spreads * (gain * ndtr(gain) + density), LEAST_GAIN))
 
     def add_expected(self, row: np.ndarray) -> None:
         """Take a proposal as if it had reached what is expected of it at the highest rung."""

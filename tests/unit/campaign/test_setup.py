@@ -9,6 +9,7 @@ from unit.campaign.stub_campaign import campaign
 import hydragnn_hpo
 from hydragnn_hpo.campaign.setup import (
     check_labels,
+    check_search,
     controller_versions,
     open_run,
     read_software_versions,
@@ -120,3 +121,12 @@ def test_classes_that_a_split_lacks_are_counted_before_the_first_trial():
     first, second = check_labels(two_heads(), stats)
     assert "head 'gap': no structure of the split 'test' has the class 'toxic': add" in first
     assert "no structure of the split 'cal' has the class 'a' or 2 others: add" in second
+
+
+def test_a_prior_is_refused_where_the_brain_reads_none():
+    believed = campaign(brain="gp").model_dump()
+    believed["space"]["x"]["prior"] = 0.25
+    check_search(CampaignConfig.model_validate(believed), parts=None)
+    believed["search"]["brain"] = "optuna"
+    with pytest.raises(ConfigError, match=r"space.x: brain 'optuna' reads no prior: drop it, or"):
+        check_search(CampaignConfig.model_validate(believed), parts=None)

@@ -47,6 +47,8 @@ def test_two_integers_make_an_integer_range():
         ({"choices": [1, 2], "step": 1}, "give either choices, or low and high"),
         ([], "choices are empty: name at least one."),
         ([1, 2, 1], "choices repeat a value: name each once."),
+        ({"choices": [1, 2], "prior": 3}, "prior 3 is outside: name a value of the key."),
+        ({"low": 1, "high": 2, "prior": "a"}, "prior 'a' is outside: name a value of the key."),
         ({"low": 2, "high": 2}, "low 2 is not below high 2."),
         ({"low": 3.5, "high": 2}, "low 3.5 is not below high 2."),
         ({"low": 0, "high": 2, "log": True}, "a log range needs low > 0, found 0."),

@@ -180,3 +180,34 @@ def test_what_leads_early_and_not_at_the_end_is_left():
 
     assert count_schnet(rungs=1) >= 6
     assert count_schnet(rungs=2) <= 2
+
+
+def live_with_prior(prior, best, count):
+    """Return the rates that are proposed one by one; the best one has the lowest error."""
+    rate = ParameterConfig(low=1e-4, high=1e-2, log=True, prior=prior)
+    space = {"training.learning_rate": rate, "model.cutoff": ParameterConfig(low=3.0, high=6.0)}
+    brain = make_brain("gp", space, seed=2, initial=6)
+    proposed = []
+    for _ in range(count):
+        (values,) = brain.ask(1)
+        proposed.append(math.log10(values["training.learning_rate"]))
+        error = abs(proposed[-1] - math.log10(best)) + 0.1 * abs(values["model.cutoff"] - 4.0)
+        brain.tell(TrialScore(values, 0.1 + error))
+    return np.array(proposed)
+
+
+def test_a_prior_is_where_the_search_begins_and_not_where_it_stays():
+    believed = live_with_prior(3e-4, best=5e-3, count=30)
+    # of a normal distribution with a standard deviation of 0.15 x 2 decades around -3.5
+    assert np.abs(believed[:6] + 3.52).max() < 0.9
+    assert np.median(believed[:6]) == pytest.approx(-3.52, abs=0.2)
+    assert np.median(np.abs(believed[-6:] - math.log10(5e-3))) < 0.2
+    indifferent = live_with_prior(None, best=5e-3, count=6)
+    assert np.ptp(indifferent) > np.ptp(believed[:6])
+
+
+def test_half_of_the_first_proposals_have_a_choice_that_is_believed_in():
+    convs = ParameterConfig(choices=("schnet", "egnn", "painn", "gat"), prior="painn")
+    space = {"model.conv": convs, "model.cutoff": ParameterConfig(low=3.0, high=6.0)}
+    first = make_brain("gp", space, seed=2, initial=8).ask(8)
+    assert sum(values["model.conv"] == "painn" for values in first) in (4, 5)
