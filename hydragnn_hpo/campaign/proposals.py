@@ -209,13 +209,15 @@ class Proposals:
         rungs = self.config.search.rungs
         results = [score for trial in resting.values() for score in list_scores(trial, rungs)]
         pending = [t.values for t in known if t.name not in resting]
+        # Points that somebody chose may all be alike: as many as without them are spread.
+        initial = search.initial + len(complete_initial_points(self.config))
         warm = self._warm()
         self.search_worker = SearchWorker(
             lambda: make_brain(
                 search.brain,
                 self.config.space,
                 seed=derive_seed(self.config.seed, "campaign", "search"),
-                initial=search.initial,
+                initial=initial,
                 constraints=search.constraints,
                 template=self.config.trial,
                 warm=warm,

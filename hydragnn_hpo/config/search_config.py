@@ -121,8 +121,8 @@ class SearchConfig(Config):
     """Total number of trials."""
 
     initial: Annotated[int, Field(ge=0, le=10**5)] = 6
-    """Number of trials spread over the space before the brain learns from results; those that fail
-    count, too, once two have succeeded."""
+    """Number of trials spread over the space before the brain learns from results, beside
+    ``initial_points``; those that fail count, too, once two have succeeded."""
 
     initial_points: Annotated[tuple[dict[str, Scalar], ...], Len(0, 1000)] = ()
     """Configurations to try before all others, in this order: tables of searched keys and values.

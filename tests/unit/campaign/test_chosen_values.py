@@ -6,6 +6,7 @@ import pytest
 from unit.campaign.stub_backend import StubBackend
 from unit.campaign.stub_campaign import Ran, campaign
 
+from hydragnn_hpo.campaign import proposals as proposals_module
 from hydragnn_hpo.campaign.chosen_values import (
     check_values,
     complete_initial_points,
@@ -98,3 +99,17 @@ def test_initial_points_are_tried_first_and_once(tmp_path):
     proposed = [event["values"]["x"] for event in ran.events("proposed")]
     assert proposed[:2] == [0.75, 0.25]
     assert len(set(proposed)) == 6
+
+
+def test_as_many_are_spread_beside_them_as_without_them(tmp_path, monkeypatch):
+    spread = []
+    make_brain = proposals_module.make_brain
+
+    def listening(*args, initial, **kwargs):
+        spread.append(initial)
+        return make_brain(*args, initial=initial, **kwargs)
+
+    monkeypatch.setattr(proposals_module, "make_brain", listening)
+    points = [{"x": 0.125}, {"x": 0.25}, {"x": 0.125}]
+    Ran(tmp_path, campaign(initial_points=points, trials=6, initial=3), StubBackend())
+    assert spread == [3 + 2]
