@@ -43,6 +43,9 @@ MORE_DATA, MUCH_DATA = 0.05, 0.1
 and in the mean of two that both lower the error, so that one lucky seed does not decide; and the
 gain that two standard errors must exclude to say that it hardly helps."""
 
+FEW_TRIALS = 16
+"""Trials below which a search that gains nothing at its end may only have been unlucky."""
+
 GAIN = 0.02
 """Relative gain of the last part of a training or a search from which more of it should help."""
 
@@ -274,6 +277,12 @@ SEARCH_RULES = (
     _search("search", "note", lambda search: not search.of_trials.gain < GAIN, LAST_TRIALS).says(
         "more search should help: the last {of_trials.late} of {of_trials.total} trials lowered "
         "the best objective by {of_trials.gain:%}; raise search.trials."
+    ),
+    _search(
+        "search", "note", lambda search: search.of_trials.total >= FEW_TRIALS, LAST_TRIALS
+    ).says(
+        "more search of this space should hardly help: half of the {of_trials.total} trials came "
+        "within {half_loss:%} of the best, and the last {of_trials.late} gained {of_trials.gain:%}."
     ),
     _search("trunk", None, lambda search: not search.trunk),
     _search("trunk", "note", lambda search: not math.isfinite(search.trunk_loss), OBJECTIVES).says(

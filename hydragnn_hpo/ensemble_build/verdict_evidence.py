@@ -276,6 +276,12 @@ class SearchEvidence:
         return _measure_late_gain(self.objectives, parts=3, least=9)
 
     @property
+    def half_loss(self) -> float:
+        """Share by which the best of the first half of the trials is worse than the best of all."""
+        half = self.objectives[: len(self.objectives) // 2]
+        return min(half, default=math.inf) / min(self.objectives, default=math.nan) - 1
+
+    @property
     def tried(self) -> dict[str, float]:
         """The best validation objective with each foundation model.
 

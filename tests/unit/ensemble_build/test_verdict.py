@@ -56,7 +56,7 @@ def verdict_by(rule, **changes):
 
 
 def test_a_good_head_gets_good_news_only_and_every_sentence_has_its_reason():
-    verdicts = judge([GOOD], SearchEvidence("t1", [1.0] * 20, [1.0] * 20, 4))
+    verdicts = judge([GOOD], SearchEvidence("t1", [1.0] * 15, [1.0] * 20, 4))
     assert [v["rule"] for v in verdicts] == [
         "mean",
         "elements",
@@ -292,6 +292,17 @@ def test_more_training_more_search_and_more_members(changes, rule):
     verdicts = judge([], SearchEvidence("t0007", **changes))
     assert [v["rule"] for v in verdicts] == ([rule] if rule else [])
     assert all(v["head"] is None for v in verdicts)
+
+
+def test_of_a_search_that_gained_nothing_at_its_end_the_worth_is_told():
+    objectives = [2.0, 1.25, *[1.5] * 6, 1.0, *[1.1] * 7]
+    (verdict,) = judge([], SearchEvidence("t0007", objectives))
+    assert (verdict["rule"], verdict["level"]) == ("search", "note")
+    assert verdict["sentence"] == (
+        "more search of this space should hardly help: half of the 16 trials came within 25 % of "
+        "the best, and the last 5 gained 0 %."
+    )
+    assert judge([], SearchEvidence("t0007", objectives[:-1])) == []
 
 
 KNOWN = dataclasses.replace(
