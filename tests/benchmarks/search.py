@@ -17,11 +17,14 @@ best to the best known, and error of the ensemble of six on structures that chos
 import heapq
 import itertools
 import math
+import multiprocessing
+import os
 import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import optuna
@@ -243,6 +246,7 @@ class Settings:
     """Returns the rungs up to a number of epochs."""
     trials: int | None = None
     """As many as are recorded if left out."""
+    finalists: int = 6
     at_once: bool = True
     """Whether the best of a rung goes on before there are others to compare with."""
 
@@ -279,7 +283,7 @@ def replay_ours(
     """
     trials = settings.trials or len(table)
     known = {"brain": settings.brain, "trials": trials, "initial": 6}
-    known |= {"rungs": settings.rungs(table.epochs), "finalists": min(6, trials)}
+    known |= {"rungs": settings.rungs(table.epochs), "finalists": min(settings.finalists, trials)}
     search = SearchConfig.model_validate(known)
     replay = CampaignReplay(table, search, slots, seed, at_once=settings.at_once)
     now = 0.0
@@ -465,6 +469,36 @@ def measure(table: CurveTable, trace: Trace, slots: int, limit: float) -> dict[s
     return result
 
 
+def replay_once(
+    table: CurveTable, replay: Contestant, slots: int, limit: float, seed: int
+) -> dict[str, float]:
+    """Replay a search once, and return its figures.
+
+    Args:
+        table: the recorded curves.
+        replay: the search.
+        slots: trials at a time.
+        limit: seconds after which it ends.
+        seed: of the search.
+    """
+    return measure(table, replay(table, seed, slots, limit), slots, limit)
+
+
+JOB: list[Callable[[int], Any]] = []
+"""What the processes of ``map_seeds`` do; they are forked, so it need not be pickled."""
+
+
+def map_seeds(job: Callable[[int], Any], seeds: int) -> list[Any]:
+    """Return what a job returns for each seed, on all cores."""
+    JOB[:] = [job]
+    with multiprocessing.get_context("fork").Pool(min(seeds, os.cpu_count() or 1)) as pool:
+        return pool.map(_run_job, range(seeds))
+
+
+def _run_job(seed: int) -> Any:
+    return JOB[0](seed)
+
+
 def replay_all(
     tables: Mapping[str, CurveTable],
     contestants: Mapping[str, Contestant],
@@ -486,10 +520,8 @@ def replay_all(
         whole = float((table.start + table.epochs * table.seconds).sum())
         limit = share * whole / slots
         for contestant, replay in contestants.items():
-            rows = [
-                measure(table, replay(table, seed, slots, limit), slots, limit)
-                for seed in range(seeds)
-            ]
+            job = partial(replay_once, table, replay, slots, limit)
+            rows = map_seeds(job, seeds)
             means = {
                 key: (statistics.mean if key == "regret" else statistics.geometric_mean)(
                     row[key] for row in rows
@@ -513,7 +545,10 @@ class Outcome:
     """Error of the mean of its six best."""
 
 
-SMALL = {"ours": Settings(trials=32), "before": replace(BEFORE, trials=24)}
+SMALL = {
+    "ours": Settings(trials=32, finalists=8),
+    "before": replace(BEFORE, trials=24, finalists=8),
+}
 """Campaigns of ``init`` for a few minutes: about the same slot-seconds."""
 
 
@@ -546,7 +581,7 @@ def compare_small(tables: Mapping[str, CurveTable], seeds: int) -> dict[str, flo
     for name, table in tables.items():
         means: dict[str, dict[str, float]] = {}
         for kind, settings in SMALL.items():
-            outcomes = [run_small(table, settings, seed) for seed in range(seeds)]
+            outcomes = map_seeds(partial(run_small, table, settings), seeds)
             means[kind] = {
                 key: statistics.mean(getattr(one, key) for one in outcomes) for key in ratios
             }
