@@ -263,12 +263,14 @@ def count_trials(budget: SearchBudget, epochs: float) -> int:
     """Return the number of trials that fit into a number of epochs of a mean trial on one slot."""
     below, last = budget.rungs[:-1], budget.rungs[-1]
     before = (0, *below[:-1])
-    search = sum((r - b) / REDUCTION**n for n, (b, r) in enumerate(zip(before, below, strict=True)))
+    search = sum(
+        (r - b) / float(REDUCTION) ** n for n, (b, r) in enumerate(zip(before, below, strict=True))
+    )
     final = last - below[-1]
     if budget.fit == "cross":
         fits = CONFIGURATIONS * (FOLDS * FOLD_EPOCHS * last + final)
         return max(0, int((epochs - fits) / search))
-    share = 1.0 / REDUCTION ** len(below)
+    share = float(REDUCTION) ** -len(below)
 
     def cost(trials: int) -> float:
         return trials * search + max(share * trials, choose_finalists(trials)) * final
