@@ -209,7 +209,7 @@ class Proposals:
         rungs = self.config.search.rungs
         results = [score for trial in resting.values() for score in list_scores(trial, rungs)]
         pending = [t.values for t in known if t.name not in resting]
-        # Points that somebody chose may all be alike: as many as without them are spread.
+        # Initial points may all be alike, so they do not count as spread over the space.
         initial = search.initial + len(complete_initial_points(self.config))
         warm = self._warm()
         self.search_worker = SearchWorker(

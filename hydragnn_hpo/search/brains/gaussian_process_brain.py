@@ -1,4 +1,4 @@
-"""Propose with a Gaussian process over values and rungs: short trainings tell of long ones.
+"""Propose with a Gaussian process over values and rungs, which learns from short trainings, too.
 
 A search with rungs has many short trainings and a few long ones, and what leads early need not
 lead at the end. One process models both, and the points with the greatest expected improvement at
@@ -32,7 +32,7 @@ from hydragnn_hpo.search.space import (
 )
 
 POOL, FRESH = 500, 50
-"""Random candidates that are kept between requests, and how many are drawn anew for each."""
+"""Random candidates kept between requests, and new ones drawn for each request."""
 
 LEADERS, NEIGHBOURS, JUMP = 5, 10, 0.2
 """Configurations with the best predictions, candidates beside each, and the standard deviation of

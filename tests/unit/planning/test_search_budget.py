@@ -147,8 +147,6 @@ def test_more_time_never_means_fewer_convs(count):
     budgets = [fitted(count, minutes)[0] for minutes in (2, 4, 6, 8, 12, 20, 40, 120)]
     convs = [len(budget.convs or ()) for budget in budgets]
     assert convs == sorted(convs)
-    widths = [max(budget.features) for budget in budgets]
-    assert widths[-1] == max(widths)
 
 
 @pytest.mark.parametrize(
