@@ -12,6 +12,7 @@ Needs HYDRAGNN_HPO_DATA for the sets that are not shipped.
 
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -39,31 +40,53 @@ SEEDS = (101, 102)
 ENDED = ("completed", "failed")
 DIGITS = 4
 """Significant digits of what is stored."""
+SLICES = {"acetylacetone": 2, "magnetic_nodes": 4}
+"""Sets of which each second or fourth structure of the first file is taken."""
+EPOCHS = 32
+"""Most epochs of a new set: with this many it takes about two hours of a core."""
 
 
-def write_campaign(name: str) -> Path:
+def slice_card(name: str, runs: Path) -> str:
+    """Return the card of a set: that of a slice of it, which is written here, where it is large."""
+    if name not in SLICES:
+        return name
+    text = (Path(__file__).parents[2] / f"graph_datasets/{name}.toml").read_text()
+    (packed, *_) = re.findall(r'^path = "(.*)"', text, re.MULTILINE)
+    file, card = runs / f"{name}.extxyz", runs / f"{name}_slice.toml"
+    with gzip.open(Path(os.environ["HYDRAGNN_HPO_DATA"]) / packed, "rt") as lines:
+        frames = [[count, *(next(lines) for _ in range(int(count) + 1))] for count in lines]
+    file.write_text("".join(line for frame in frames[:: SLICES[name]] for line in frame))
+    head, *blocks = re.split(r"^(?=\[\[?\w)", text, flags=re.MULTILINE)
+    rest = "".join(block for block in blocks if not block.startswith("[[files]]"))
+    card.write_text(f'{head}[[files]]\npath = "{file.resolve()}"\n\n{rest}')
+    return str(card.resolve())
+
+
+def write_campaign(name: str, runs: Path) -> Path:
     """Return the campaign of a set: the space of ``init``, at random, to the last rung."""
     path = CURVES / f"{name}.toml"
     if not path.exists():
-        words = ["init", name, "--minutes", str(MINUTES), "--out", str(path)]
+        card = slice_card(name, runs)
+        words = ["init", card, "--minutes", str(MINUTES), "--out", str(path)]
         subprocess.run([sys.executable, "-m", "hydragnn_hpo", *words], check=True)
         text = path.read_text()  # its first lines speak of this machine
         last = re.search(r"rungs = \[.*?(\d+)\]", text)
         assert last is not None
-        search = f'[search]\nbrain = "random"\ntrials = {TRIALS}\nrungs = [{last[1]}]\n'
-        space = text[text.index("name = ") : text.index("[search]")]
+        epochs = min(int(last[1]), EPOCHS)
+        search = f'[search]\nbrain = "random"\ntrials = {TRIALS}\nrungs = [{epochs}]\n'
+        space = text[text.index("name = ") : text.index("[search]")].replace(card, name)
         path.write_text(space + search)
     return path
 
 
 def run_part(name: str, part: int, runs: Path) -> Path:
     """Run the campaign of a part, whose seed is its number; return its directory."""
-    return run_with_seed(name, part, write_campaign(name).read_text(), runs)
+    return run_with_seed(name, part, write_campaign(name, runs).read_text(), runs)
 
 
 def run_again(name: str, seed: int, best: list[dict[str, Any]], runs: Path) -> Path:
     """Train configurations again as another campaign, with another seed; return its directory."""
-    text = re.sub(r"trials = \d+", f"trials = {len(best)}", write_campaign(name).read_text())
+    text = re.sub(r"trials = \d+", f"trials = {len(best)}", write_campaign(name, runs).read_text())
     points = ",\n".join("{ " + ", ".join(map(entry, row.items())) + " }" for row in best)
     return run_with_seed(name, seed, f"{text}initial_points = [\n{points},\n]\n", runs)
 
@@ -72,6 +95,7 @@ def run_with_seed(name: str, seed: int, text: str, runs: Path) -> Path:
     """Run a campaign with a seed in place of 0, and return its directory."""
     campaign = runs / f"{name}_{seed}.toml"
     changed = text.replace("seed = 0", f"seed = {seed}", 1)
+    changed = changed.replace(f'card = "{name}"', f'card = "{slice_card(name, runs)}"')
     campaign.write_text(f"{changed}\n[ensemble]\nlearning_curve = 0.0\n")
     run_campaign(campaign, runs / f"{name}_{seed}")
     return runs / f"{name}_{seed}"
@@ -147,13 +171,13 @@ def predictions_file(run: RunDir, name: str) -> Path:
     return attempts[-1]
 
 
-def record(name: str, runs: Path) -> dict[str, float]:
-    """Record a set, as far as it is not; return its figures."""
+def record(name: str, parts: int, runs: Path) -> dict[str, float]:
+    """Record a set up to a number of parts, as far as it is not; return its figures."""
     table = CURVES / f"{name}.json.gz"
     rows: list[dict[str, Any]] = []
     if table.exists():
         rows = json.loads(gzip.decompress(table.read_bytes()))
-    for part in range(PARTS):
+    for part in range(parts):
         if any(row["part"] == part for row in rows):
             continue
         run = run_part(name, part, runs)
@@ -162,7 +186,8 @@ def record(name: str, runs: Path) -> dict[str, float]:
         add_predictions(CURVES / f"{name}.npz", read_predictions(run, whole))
         rows += [row_of(row, part) for row in ended]
         write_table(table, rows)
-    record_seeds(name, rows, runs)
+    if parts == PARTS:
+        record_seeds(name, rows, runs)
     completed = [row for row in rows if row["status"] == "completed"]
     return {
         f"{name}_configurations": len(rows),
@@ -215,6 +240,7 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
+    parser.add_argument("--parts", type=int, choices=range(1, PARTS + 1), default=PARTS)
     parser.add_argument("--runs", type=Path, default=Path("runs/curves"))
     options = parser.parse_args()
     if lacks_data(__file__):
@@ -227,7 +253,7 @@ def main() -> None:
     options.runs.mkdir(parents=True, exist_ok=True)
     figures: dict[str, float] = {}
     for name in options.sets:
-        figures |= record(name, options.runs)
+        figures |= record(name, options.parts, options.runs)
     return finish(__file__, figures, keep=False)
 
 
