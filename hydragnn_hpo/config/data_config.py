@@ -583,6 +583,9 @@ class AttributeConfig(Config):
     """Number, in that unit, of each text of the file, such as the weight of each ``config_type``;
     texts that are absent here have the ``default``."""
 
+    weighs: bool = False
+    """Whether it is a weight of structures in training, which ``init`` does not tell to nets."""
+
     @field_validator("unit")
     @classmethod
     def _unit_is_known(cls, value: str) -> str:

@@ -231,9 +231,8 @@ def _propose_weight(column: WeightColumn | None) -> AttributeConfig | None:
     if column is None:
         return None
     numbers = dict.fromkeys(column.texts, 1.0)
-    return AttributeConfig(
-        key=column.key, numbers=numbers, default=None if column.complete else 1.0
-    )
+    default = None if column.complete else 1.0
+    return AttributeConfig(key=column.key, numbers=numbers, default=default, weighs=True)
 
 
 def name_weight(inspection: Inspection) -> str:
@@ -287,12 +286,12 @@ loss = "mae"
 # Known properties of whole structures, told to every layer.
 attributes = {{ attributes | toml }}
 {% endif %}
-{% if hints.weight or budget.steps is not none %}
+{% if weight or budget.steps is not none %}
 
 [trial.training]
-{% if hints.weight %}
+{% if weight %}
 # Multiplies the loss of each structure; errors count all alike.
-weight_by = {{ hints.weight | toml }}
+weight_by = {{ weight | toml }}
 {% endif %}
 {% if budget.steps is not none %}
 # So many steps are called an epoch.
@@ -403,6 +402,8 @@ def render_campaign(
         ConfigError: a target or conv is unknown, or a conv cannot predict a target.
     """
     hints, budget = hints or HeadHints(), budget or SearchBudget()
+    weights = [name for name, known in card.attributes.items() if known.weighs]
+    weight = hints.weight or (weights[0] if len(weights) == 1 else "")
     heads = choose_heads(card, targets, hints)
     able = choose_convs(card, heads, convs)
     searched = tuple(convs or budget.convs or able)
@@ -416,10 +417,13 @@ def render_campaign(
         card=card,
         card_path=card_path,
         heads=heads,
-        attributes=[name for name in card.attributes if name != hints.weight],
+        attributes=[
+            name for name, known in card.attributes.items() if not known.weighs and name != weight
+        ],
         convs=searched,
         other_convs=[name for name in choose_convs(card, heads) if name not in searched],
         budget=budget,
+        weight=weight,
         features=features,
         points=_list_initial_points(hints.trunks, max(features), budget.batches, pools=pools),
         hints=hints,

@@ -49,6 +49,8 @@ def test_a_column_of_numbers_weighs_structures_and_is_not_told_to_the_model(tmp_
     assert (card.attributes["w"].key, card.attributes["w"].default) == ("w", 1.0)
     assert campaign.trial["training"]["weight_by"] == "w"
     assert "model" not in campaign.trial
+    again = tomllib.loads(init_from_card(str(tmp_path / "frames.toml"), InitRequest()))
+    assert again["trial"] == campaign.trial
 
 
 def test_each_config_type_has_a_weight_that_the_card_lists(tmp_path):
