@@ -67,6 +67,17 @@ def read(path: Path) -> list[Atoms | DataError]:
     return [item for _, item in reader_of(source, None).read(source, 0, None)]
 
 
+def test_a_lattice_with_a_vector_of_zeros_is_set_aside_with_its_numbers(tmp_path):
+    rows = records()
+    rows[3]["atoms"]["lattice_mat"] = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0] * 3]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    *_, bad = read(tmp_path / "rows.json")[:4]
+    assert str(bad) == (
+        f"{tmp_path}/rows.json: structure 3: lattice_mat: '[[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], "
+        "[0.0, 0.0, 0.0]]' spans no volume; mend or remove it."
+    )
+
+
 def ids_of(path: Path) -> list[str]:
     """Return the names that ``predict`` gives the structures of a path."""
     with ChunkReader(list_input_sources([path]), rules_for(4.0), StructureFiles()) as reader:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
+from ase.cell import Cell
 from ase.data import atomic_numbers
 
 from hydragnn_hpo.data.readers.ase_file import single, single_structure, structures_in
@@ -79,7 +80,7 @@ def _pymatgen(value: Mapping[str, Any], place: str) -> Atoms:
     else:
         pbc = lattice.get("pbc", (True, True, True))
         scaled = _triples([site["abc"] for site in sites], "abc of the sites", place)
-        cell = _triples(lattice["matrix"], "matrix of the lattice", place)
+        cell = _cell(lattice["matrix"], "matrix of the lattice", place)
         atoms = Atoms(numbers, scaled_positions=scaled, cell=cell, pbc=pbc)
     for name in sites[0].get("properties") or {} if sites else {}:
         values = np.array([site["properties"][name] for site in sites])
@@ -105,7 +106,7 @@ def _jarvis(value: Mapping[str, Any], place: str) -> Atoms:
     symbols = [str(symbol).strip() for symbol in value["elements"]]
     coordinates = _triples(value["coords"], "coords", place)
     numbers = [atomic_numbers[symbol] for symbol in symbols]
-    cell = _triples(value["lattice_mat"], "lattice_mat", place)
+    cell = _cell(value["lattice_mat"], "lattice_mat", place)
     where = {"positions" if value.get("cartesian") else "scaled_positions": coordinates}
     if len(numbers) != len(coordinates):
         raise DataError(
@@ -113,6 +114,14 @@ def _jarvis(value: Mapping[str, Any], place: str) -> Atoms:
             "remove it."
         )
     return Atoms(numbers, cell=cell, pbc=True, **where)
+
+
+def _cell(rows: Any, name: str, place: str) -> np.ndarray:
+    """Return three vectors, none of them zero, [3, 3]."""
+    cell = _triples(rows, name, place)
+    if cell.shape != (3, 3) or Cell(cell).rank < 3:
+        raise DataError(f"{place}: {name}: {quote(str(rows))} spans no volume; mend or remove it.")
+    return cell
 
 
 def _triples(rows: Any, name: str, place: str) -> np.ndarray:
