@@ -1,6 +1,8 @@
 """Render what init writes: a commented card from an inspection, and a first campaign for a card."""
 
+import functools
 import os
+import tomllib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +11,14 @@ from typing import Any
 from hydragnn_hpo.config import (
     INVARIANT,
     AttributeConfig,
+    CampaignConfig,
     CardConfig,
     HeadConfig,
     ParameterConfig,
     Scalar,
     TargetConfig,
     is_graph_scalar,
+    parse_config,
     pool_of,
     render_toml,
 )
@@ -25,6 +29,7 @@ from hydragnn_hpo.inspection import UNKNOWN
 from hydragnn_hpo.inspection.file_inspection import DataFile, Inspection, WeightColumn
 from hydragnn_hpo.planning import FeaturesPrice, SearchBudget
 from hydragnn_hpo.sanitize import escape_line, sanitize_line
+from hydragnn_hpo.search.portfolio import choose_points
 
 CERTAINTY = {
     "said": "unit",
@@ -331,7 +336,7 @@ steps_per_epoch = {{ budget.steps }}
 [search]
 trials = {{ budget.trials }}
 {% if points %}
-# tried first: nets without rounds on features of foundation models, which take seconds
+# tried first: what did well on other data sets; the search learns from it
 initial_points = [
 {% for point in points %}
     {{ point | toml }},
@@ -412,7 +417,8 @@ def render_campaign(
     features = budget.features
     if hints.trunks and max(features) < FEATURES_WITHOUT_ROUNDS:
         features = (*features, FEATURES_WITHOUT_ROUNDS)
-    return render_toml(
+    render = functools.partial(
+        render_toml,
         CAMPAIGN,
         card=card,
         card_path=card_path,
@@ -425,7 +431,6 @@ def render_campaign(
         budget=budget,
         weight=weight,
         features=features,
-        points=_list_initial_points(hints.trunks, max(features), budget.batches, pools=pools),
         hints=hints,
         layers=(0, min(budget.layers[1], 3)) if hints.trunks else budget.layers,
         options=options,
@@ -434,41 +439,20 @@ def render_campaign(
         stage_two_weight=STAGE_TWO_WEIGHT,
         pools=pools,
     )
+    space = parse_config(tomllib.loads(render(points=[])), CampaignConfig, where=card.name).space
+    points = choose_points("features" if hints.trunks else "elements", space, budget.points)
+    return render(points=[_narrow(point, max(budget.features)) for point in points])
 
 
 FEATURES_WITHOUT_ROUNDS = 64
 """Width that the search may give nets without rounds on a foundation model's features."""
 
-POINTS_WITHOUT_ROUNDS = ((1, 0.003), (2, 0.001))
-"""Atom layers and learning rates of nets without rounds that are tried first: good ones of 15
-trials on magnetic crystals, the first with the largest batch, the second with the smallest."""
 
-
-def _list_initial_points(
-    trunks: Sequence[str], features: int, batches: Sequence[int], *, pools: bool
-) -> list[dict[str, Scalar]]:
-    """List nets without rounds, on each foundation model's features, that are tried first.
-
-    Args:
-        trunks: names of the foundation models.
-        features: their width.
-        batches: searched batch sizes, rising.
-        pools: whether the space has layers of atoms.
-    """
-    return [
-        {
-            "model.embedding": trunk,
-            "model.layers": 0,
-            "model.features": features,
-            **({"model.atom_layers": atom_layers} if pools else {}),
-            "training.learning_rate": rate,
-            "training.global_batch": batch,
-        }
-        for (atom_layers, rate), batch in zip(
-            POINTS_WITHOUT_ROUNDS, (max(batches), min(batches)), strict=True
-        )
-        for trunk in trunks
-    ]
+def _narrow(point: Mapping[str, Scalar], widest: int) -> dict[str, Scalar]:
+    """Return a point with at most the width that nets with rounds may have, if it has some."""
+    width = point["model.features"]
+    assert isinstance(width, int)
+    return {**point, "model.features": min(width, widest) if point["model.layers"] else width}
 
 
 def _find_staged_energies(card: CardConfig, heads: Sequence[str]) -> set[str]:

@@ -38,9 +38,11 @@ MIN_TRIALS, MAX_TRIALS, TARGET_TRIALS = 8, 400, 32
 FEW_TRIALS = 2 * TARGET_TRIALS // 3
 """Trials that are enough where more would take smaller nets, or less than whole passes."""
 
-MANY_CONVS, FEW_CONVS = 8, 4
-"""Most convs with ``FEW_TRIALS`` or more, and with less. Nets grow before the number of trials
-does, so it stays on one side of that as time grows: more time never means fewer convs."""
+MOST_CONVS = 8
+"""Most convs of a search."""
+
+MOST_POINTS, FEWEST_SPREAD = 8, 2
+"""Trials from the portfolio, and at least so many others before the brain learns."""
 
 REDUCTION = 3
 """One trial in so many goes on from a rung."""
@@ -87,7 +89,10 @@ class SearchBudget:
     """What a campaign searches, and how far."""
 
     trials: int = 60
-    initial: int = 20
+    points: int = 8
+    """Trials whose settings did well on other data; they come first."""
+    initial: int = 8
+    """Trials that are spread over the space, beside those."""
     rungs: tuple[int, ...] = (10, 40)
     finalists: int | None = None
     """Trials that are trained to the full budget; what the config says if left out."""
@@ -235,17 +240,17 @@ def choose_batches(training: int) -> tuple[int, ...]:
 
 
 def set_trials(budget: SearchBudget, trials: int) -> SearchBudget:
-    """Set a number of trials, and the convs and finalists that go with it."""
+    """Set a number of trials, and how many of them come first, are spread, and are finalists."""
     trials = max(MIN_TRIALS, min(MAX_TRIALS, trials))
     finalists = CONFIGURATIONS if budget.fit == "cross" else choose_finalists(trials)
-    most = MANY_CONVS if trials >= FEW_TRIALS or budget.fit == "cross" else FEW_CONVS
     return replace(
         budget,
         trials=trials,
-        initial=max(2 + most // 2, trials // 8),
+        points=min(MOST_POINTS, trials - FEWEST_SPREAD),
+        initial=max(FEWEST_SPREAD, trials // 8),
         finalists=finalists,
         members=MEMBERS,
-        convs=select_convs(budget.convs or (), most),
+        convs=select_convs(budget.convs or (), MOST_CONVS),
     )
 
 
@@ -318,8 +323,7 @@ def _reduce_trials(
         if expected.simulated.makespan + machine.overhead <= seconds or budget.trials <= MIN_TRIALS:
             why = _explain_budget(budget, stats["splits"], machine, expected)
             return replace(budget, why=why), expected
-        convs = budget.convs
-        budget = replace(set_trials(budget, int(CUT * budget.trials)), convs=convs)
+        budget = set_trials(budget, int(CUT * budget.trials))
 
 
 def _price_draws(

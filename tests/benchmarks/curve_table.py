@@ -20,6 +20,7 @@ from hydragnn_hpo.search.space import (
 )
 
 CURVES = Path(__file__).parent / "curves"
+SETS = ("castelli_mini", "small_organics", "magnetic_crystals", "acetylacetone", "magnetic_nodes")
 KIND = "model.conv"
 KIND_DISTANCE = 3.0
 """Squared distance of two convs: a proposal keeps its conv while one of that is left."""
@@ -64,6 +65,14 @@ class CurveTable:
         """Seconds that a start takes."""
         self.reached = self._average_seeds()
         """Objective at the end, [n]: the mean over seeds where there are several."""
+        self.errors = {
+            head: np.array([min(row[head]) for row in whole])
+            for head in whole[0]
+            if head.startswith("val_mae.")
+        }
+        """Lowest validation error of each head, [n]."""
+        self.portfolio: list[dict[str, Scalar]] = []
+        """Made of other sets, see ``make_portfolio``; completed by middle values."""
         self._codes = np.array([self._encode(values) for values in self.values])
 
     def __len__(self) -> int:

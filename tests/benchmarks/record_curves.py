@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from curve_table import CURVES, SETS
 from record import dry_run, finish, lacks_data, make_parser, run_campaign
 from safetensors.numpy import load_file
 
@@ -28,8 +29,6 @@ from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.export_tables import TrialRow, trial_rows
 from hydragnn_hpo.report.facts import read_facts
 
-CURVES = Path(__file__).parent / "curves"
-SETS = ("castelli_mini", "small_organics", "magnetic_crystals", "acetylacetone", "magnetic_nodes")
 PARTS, TRIALS = 8, 25
 """Campaigns of a set, and trials of each."""
 MINUTES = 60

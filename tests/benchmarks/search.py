@@ -19,6 +19,7 @@ import itertools
 import math
 import multiprocessing
 import os
+import random
 import statistics
 import sys
 import warnings
@@ -28,7 +29,8 @@ from functools import partial
 from typing import Any, Protocol
 
 import optuna
-from curve_table import CurveTable, is_recorded
+from curve_table import SETS, CurveTable, is_recorded
+from make_portfolio import make_without
 from ray.tune.schedulers import AsyncHyperBandScheduler
 from record import finish, make_parser, skip
 
@@ -39,7 +41,6 @@ from hydragnn_hpo.search import RungResult, make_brain
 from hydragnn_hpo.search.objective import TrialScore
 from hydragnn_hpo.search.space import configuration_key, is_active
 
-SETS = ("castelli_mini", "small_organics", "magnetic_crystals", "acetylacetone", "magnetic_nodes")
 SLOTS = (1, 2, 8, 64)
 SEEDS = 30
 WITHIN = (2, 5, 10, 15)
@@ -247,6 +248,10 @@ class Settings:
     trials: int | None = None
     """As many as are recorded if left out."""
     finalists: int = 6
+    points: int = 0
+    """Entries of the portfolio that are tried first."""
+    initial: int = 6
+    """Trials that are spread over the space before the brain learns, beside those."""
     at_once: bool = True
     """Whether the best of a rung goes on before there are others to compare with."""
 
@@ -282,10 +287,11 @@ def replay_ours(
         seed: of the brain.
     """
     trials = settings.trials or len(table)
-    known = {"brain": settings.brain, "trials": trials, "initial": 6}
+    known = {"brain": settings.brain, "trials": trials, "initial": settings.initial}
     known |= {"rungs": settings.rungs(table.epochs), "finalists": min(settings.finalists, trials)}
     search = SearchConfig.model_validate(known)
-    replay = CampaignReplay(table, search, slots, seed, at_once=settings.at_once)
+    points = table.portfolio[: settings.points]
+    replay = CampaignReplay(table, search, slots, seed, points, at_once=settings.at_once)
     now = 0.0
     while replay.fill(now):
         now = replay.advance()
@@ -298,7 +304,14 @@ class CampaignReplay:
     """A campaign on a simulated clock; the order of things is that of the controller's turn."""
 
     def __init__(
-        self, table: CurveTable, search: SearchConfig, slots: int, seed: int, *, at_once: bool
+        self,
+        table: CurveTable,
+        search: SearchConfig,
+        slots: int,
+        seed: int,
+        points: Sequence[Mapping[str, Scalar]],
+        *,
+        at_once: bool,
     ) -> None:
         """Start without trials.
 
@@ -307,12 +320,16 @@ class CampaignReplay:
             search: the campaign's settings.
             slots: trials at a time.
             seed: of the brain.
+            points: configurations that are tried first.
             at_once: whether the best of a rung goes on before there are others to compare with.
         """
         self.table, self.search, self.slots = table, search, slots
         self.trials = min(search.trials, len(table))
         self.brain = make_brain(
-            search.brain, table.space, seed=seed * 7919 + 13, initial=search.initial
+            search.brain,
+            table.space,
+            seed=seed * 7919 + 13,
+            initial=search.initial + len(points),
         )
         self.at_once = at_once
         quarter = max(search.initial, math.ceil(self.trials / 4))
@@ -325,6 +342,12 @@ class CampaignReplay:
         self.results: list[list[RungResult]] = [[] for _ in search.rungs]
         self.promoted: list[set[str]] = [set() for _ in search.rungs]
         self.trace = Trace()
+        for values in points:
+            row = self.table.take_nearest(values, self.used)
+            if row is not None and len(self.rows) < self.trials:
+                self.queue.append((0, len(self.rows)))
+                self.rows.append(row)
+        self.brain.replay([], [self.table.values[row] for row in self.rows])
 
     def fill(self, now: float) -> bool:
         """Propose, promote and start what there are slots for; return whether anything runs."""
@@ -431,7 +454,7 @@ def drawn(seed: int) -> optuna.samplers.BaseSampler:
 
 
 CONTESTANTS: dict[str, Contestant] = {
-    "ours": ours(Settings()),
+    "ours": ours(Settings(points=8, initial=4)),
     "before": ours(BEFORE),
     "optuna_hyperband": with_optuna(tpe, lambda n: optuna.pruners.HyperbandPruner(1, n, 3)),
     "ray_asha": with_ray(drawn),
@@ -440,6 +463,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "random_full": ours(Settings("random", in_full)),
 }
 VARIANTS: dict[str, Contestant] = {
+    "ours_without_portfolio": ours(Settings()),
     "ours_2_rungs": ours(Settings(rungs=in_two)),
     "ours_compared": ours(Settings(at_once=False)),
     "random_brain": ours(Settings("random")),
@@ -546,10 +570,13 @@ class Outcome:
 
 
 SMALL = {
-    "ours": Settings(trials=32, finalists=8),
+    "ours": Settings(trials=32, finalists=8, points=8, initial=4),
+    "ours_of_12": Settings(trials=12, points=8, initial=2),
+    "without_portfolio": Settings(trials=32, finalists=8),
     "before": replace(BEFORE, trials=24, finalists=8),
+    "before_of_12": replace(BEFORE, trials=12),
 }
-"""Campaigns of ``init`` for a few minutes: about the same slot-seconds."""
+"""Campaigns of ``init`` for a few minutes."""
 
 
 def run_small(table: CurveTable, settings: Settings, seed: int) -> Outcome:
@@ -567,33 +594,62 @@ def run_small(table: CurveTable, settings: Settings, seed: int) -> Outcome:
     return Outcome(2.0 * trace.ended[-1][0], reached - 1.0, table.measure_ensemble(members))
 
 
-def compare_small(tables: Mapping[str, CurveTable], seeds: int) -> dict[str, float]:
-    """Return ratios of whole campaigns: ours over what was before.
+def compare_small(tables: Mapping[str, CurveTable], seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield the means of whole campaigns, by set and kind.
 
     Args:
         tables: by set.
         seeds: replays of each.
-
-    Returns:
-        Ratios by key; of ensembles also the largest of any set.
     """
-    ratios: dict[str, list[float]] = {"seconds": [], "regret": [], "ensemble": []}
+    for (name, table), (kind, settings) in itertools.product(tables.items(), SMALL.items()):
+        outcomes = map_seeds(partial(run_small, table, settings), seeds)
+        keys = ("seconds", "regret", "ensemble")
+        means = {key: statistics.mean(getattr(one, key) for one in outcomes) for key in keys}
+        row = {"set": name, "campaign": kind, **means}
+        print(row, file=sys.stderr)
+        yield row
+
+
+def summarize_small(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return ratios of whole campaigns, ours over what was before, means over sets."""
+    known = {(row["set"], row["campaign"]): row for row in rows}
+    sets = {name for name, _ in known}
+
+    def ratios(key: str, mine: str, other: str) -> list[float]:
+        return [known[name, mine][key] / known[name, other][key] for name in sets]
+
+    figures = {}
+    for mine, other in (
+        *(("ours", "before"), ("ours_of_12", "before_of_12"), ("ours_of_12", "before")),
+        ("ours", "without_portfolio"),
+    ):
+        pair = f"{mine}_over_{other}"
+        for key in ("seconds", "regret", "ensemble"):
+            figures[f"small_{key}_{pair}"] = statistics.geometric_mean(ratios(key, mine, other))
+    figures["regret_init8_over_before"] = figures["small_regret_ours_over_before"]
+    figures["ensemble_error_over_before"] = figures["small_ensemble_ours_over_before"]
+    figures["ensemble_error_over_before_max"] = max(ratios("ensemble", "ours", "before"))
+    return figures
+
+
+def compare_portfolio(tables: Mapping[str, CurveTable], draws: int = 2000) -> dict[str, float]:
+    """Return the best of the portfolio's first four over the best of 16 drawn at random.
+
+    Args:
+        tables: by set, each with the portfolio that the others make.
+        draws: of 16 configurations, over which the mean is taken.
+    """
+    ratios = []
     for name, table in tables.items():
-        means: dict[str, dict[str, float]] = {}
-        for kind, settings in SMALL.items():
-            outcomes = map_seeds(partial(run_small, table, settings), seeds)
-            means[kind] = {
-                key: statistics.mean(getattr(one, key) for one in outcomes) for key in ratios
-            }
-        print({"set": name, "small": means}, file=sys.stderr)
-        for key, values in ratios.items():
-            values.append(means["ours"][key] / means["before"][key])
-    return {
-        "small_seconds_over_before": statistics.geometric_mean(ratios["seconds"]),
-        "regret_init8_over_before": statistics.geometric_mean(ratios["regret"]),
-        "ensemble_error_over_before": statistics.geometric_mean(ratios["ensemble"]),
-        "ensemble_error_over_before_max": max(ratios["ensemble"]),
-    }
+        generator = random.Random(0)
+        rows = range(len(table))
+        drawn = [table.reached[generator.sample(rows, 16)].min() for _ in range(draws)]
+        used = set[int]()
+        first = [table.take_nearest(point, used) for point in table.portfolio[:4]]
+        best = min(table.reached[row] for row in first if row is not None)
+        ratios.append(float(best) / statistics.mean(drawn))
+        print({"set": name, "portfolio4_over_random16": ratios[-1]}, file=sys.stderr)
+    return {"portfolio4_over_random16": statistics.geometric_mean(ratios)}
 
 
 def summarize(rows: list[dict[str, Any]], slots: int = 8) -> dict[str, float]:
@@ -630,10 +686,16 @@ def main() -> None:
     keep = kind == "full"
     seeds = options.seeds if keep else 1
     tables = tables if keep else dict(itertools.islice(tables.items(), 1))
+    everything = [tables.get(name) or CurveTable(name) for name in SETS if is_recorded(name)]
+    for table in tables.values():
+        table.portfolio = make_without(everything, table)
     widths = options.slots if keep else (8,)
     rows = list(replay_all(tables, chosen, widths, seeds=seeds, share=SHARES[kind]))
-    figures = summarize(rows) | compare_small(tables, seeds)
-    return finish(__file__, figures, keep=keep, rows=rows, seeds=seeds)
+    small = list(compare_small(tables, seeds))
+    figures = summarize(rows) | summarize_small(small)
+    if all(table.portfolio for table in tables.values()):
+        figures |= compare_portfolio(tables)
+    return finish(__file__, figures, keep=keep, rows=rows, small=small, seeds=seeds)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
-from ase.cell import Cell
 from ase.data import atomic_numbers
 
 from hydragnn_hpo.data.readers.ase_file import single, single_structure, structures_in
@@ -119,7 +118,7 @@ def _jarvis(value: Mapping[str, Any], place: str) -> Atoms:
 def _cell(rows: Any, name: str, place: str) -> np.ndarray:
     """Return three vectors, none of them zero, [3, 3]."""
     cell = _triples(rows, name, place)
-    if cell.shape != (3, 3) or Cell(cell).rank < 3:
+    if cell.shape != (3, 3) or not cell.any(axis=1).all():
         raise DataError(f"{place}: {name}: {quote(str(rows))} spans no volume; mend or remove it.")
     return cell
 

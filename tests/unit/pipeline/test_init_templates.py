@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.campaign.chosen_values import check_values, complete_initial_points
+from hydragnn_hpo.campaign.chosen_values import complete_initial_points
 from hydragnn_hpo.campaign.setup import check_corners, check_search, facts_of_cards, find_trunks
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
@@ -115,16 +115,17 @@ def test_a_search_may_begin_from_features_of_a_foundation_model():
 
 
 @pytest.mark.parametrize("pooled", [True, False])
-def test_nets_without_rounds_on_features_are_tried_first(pooled):
-    """Each is a valid trial, also where nets with rounds are narrower."""
+def test_points_of_the_portfolio_are_valid_trials_however_narrow_the_nets(pooled):
     targets = {"gap": {"level": "graph", "unit": "eV"}} if pooled else {"energy": ENERGY}
     narrow = SearchBudget(features=(16, 32), batches=(16, 32))
     hints = HeadHints(trunks=("chgnet", "sevennet"))
     made = campaign(render_campaign(card(**targets), "card.toml", budget=narrow, hints=hints))
     points = complete_initial_points(made)
-    assert [point["model.embedding"] for point in points] == ["chgnet", "sevennet"] * 2
-    assert {(point["model.layers"], point["model.features"]) for point in points} == {(0, 64)}
-    assert [point["training.global_batch"] for point in points] == [32, 32, 16, 16]
-    with pytest.raises(ConfigError, match="layers == 0"):
-        check_values(made, points[0] | {"model.layers": 1})
-    assert "initial_points" not in render_campaign(card(**targets), "card.toml", budget=narrow)
+    assert len(points) == narrow.points
+    assert {"chgnet", "sevennet"} <= {point["model.embedding"] for point in points}
+    widths = [(point["model.layers"] == 0, point["model.features"]) for point in points]
+    assert {width for without_rounds, width in widths if not without_rounds} == {32}
+    assert {width for without_rounds, width in widths if without_rounds} == {64}
+    (first,) = {point["model.conv"] for point in points[:1]}
+    alone = campaign(render_campaign(card(**targets), "x", [first], budget=narrow, hints=hints))
+    assert {point["model.conv"] for point in complete_initial_points(alone)} == {first}

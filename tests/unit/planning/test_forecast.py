@@ -139,6 +139,18 @@ def test_the_longest_trial_is_summed_over_its_rungs():
     assert forecast_campaign(config, machine(), trials).longest == ("t0004", 300.0)
 
 
+def test_points_that_are_named_go_on_more_often_than_others():
+    """Their made-up results are at most .6 of those of others: 12.5 are among the best 20."""
+    points = [{"model.features": 8 * number} for number in range(2, 32)]
+    config = campaign(
+        rungs=[1, 3], trials=60, finalists=20, promotion="together", initial_points=points
+    )
+    works = forecast_campaign(config, machine(), priced(60)).works
+    best = {work.name.split("@")[0] for work in works if rung_of(work.name) == 3}
+    assert len(best) == 20
+    assert sum(name < "t0030" for name in best) >= 12  # 12.5 expected, 10 of equals
+
+
 def test_the_quickest_width_is_one_that_wastes_no_more_than_half():
     """Efficiencies 1, 0.8, 0.5 and 0.31: the widest is not allowed."""
     work = SimulatedWork("t0@1", (1, 2, 4, 8), (40.0, 25.0, 20.0, 16.0))

@@ -130,23 +130,15 @@ def test_scopes_go_from_thorough_to_little():
     assert all(set(budget.batches) == set(BATCHES) for budget in results)
 
 
-def test_a_number_of_trials_has_its_convs_and_finalists():
+def test_a_number_of_trials_has_its_points_and_finalists():
     budget = next(list_budgets(1000, ABLE))
-    assert set_trials(budget, 1).trials == MIN_TRIALS
-    assert set_trials(budget, 10**6).trials == MAX_TRIALS
-    few = set_trials(budget, 12)
-    many = set_trials(budget, 60)
-    assert few.convs == ("pnaplus", "schnet", "egnn", "painn")
-    assert (len(many.convs or ()), few.initial, many.initial) == (8, 4, 7)
-    assert (few.finalists, set_trials(budget, 32).finalists, many.finalists) == (6, 8, 12)
-    assert set(few.convs) < set(many.convs)
-
-
-@pytest.mark.parametrize("count", [100, 500, 2000, 8000])
-def test_more_time_never_means_fewer_convs(count):
-    budgets = [fitted(count, minutes)[0] for minutes in (2, 4, 6, 8, 12, 20, 40, 120)]
-    convs = [len(budget.convs or ()) for budget in budgets]
-    assert convs == sorted(convs)
+    fewest, few, some, many = (set_trials(budget, count) for count in (1, 12, 32, 10**6))
+    assert (fewest.trials, many.trials) == (MIN_TRIALS, MAX_TRIALS)
+    assert [(b.points, b.initial) for b in (fewest, few, some, many)] == [
+        *((6, 2), (8, 2), (8, 4), (8, 50))
+    ]
+    assert (few.finalists, some.finalists, many.finalists) == (6, 8, 12)
+    assert len(few.convs or ()) == 8
 
 
 @pytest.mark.parametrize(
