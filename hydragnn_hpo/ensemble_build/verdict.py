@@ -139,6 +139,7 @@ THREE_FITS = (
 )
 SPREAD = "a spread takes two members"
 LAST_EPOCHS = f"threshold {100 * GAIN:.0f} % in the last quarter of the epochs"
+TRIED_FIRST = "search.initial_points are chosen before anything is known of the data"
 LAST_TRIALS = f"threshold {100 * GAIN:.0f} % in the last third of the trials"
 OBJECTIVES = f"threshold {100 * GAIN:.0f} % of the best trial's validation objective"
 
@@ -284,6 +285,9 @@ SEARCH_RULES = (
         "more search of this space should hardly help: half of the {of_trials.total} trials came "
         "within {half_loss:%} of the best, and the last {of_trials.late} gained {of_trials.gain:%}."
     ),
+    _search(
+        "points", "note", lambda search: 0 < search.named < search.of_trials.total, TRIED_FIRST
+    ).says("the search gained {named_gain:%} over the {named} settings that it tried first."),
     _search("trunk", None, lambda search: not search.trunk),
     _search("trunk", "note", lambda search: not math.isfinite(search.trunk_loss), OBJECTIVES).says(
         "all members begin from features of {trunk.title}; {seen}"

@@ -253,6 +253,8 @@ class SearchEvidence:
     """Name of the best trial."""
     objectives: Sequence[float] = ()
     """Validation objectives of the trials, in the order in which they were proposed."""
+    named: int = 0
+    """How many of these, the first, were ``search.initial_points``."""
     curve: Sequence[float] = ()
     """Validation objective of the best trial after each epoch."""
     candidates: int = 0
@@ -280,6 +282,12 @@ class SearchEvidence:
         """Share by which the best of the first half of the trials is worse than the best of all."""
         half = self.objectives[: len(self.objectives) // 2]
         return min(half, default=math.inf) / min(self.objectives, default=math.nan) - 1
+
+    @property
+    def named_gain(self) -> float:
+        """Share by which the best of all is below the best of those that were tried first."""
+        first = min(self.objectives[: self.named], default=math.nan)
+        return 1 - min(self.objectives, default=math.nan) / first
 
     @property
     def tried(self) -> dict[str, float]:

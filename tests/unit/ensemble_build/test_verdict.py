@@ -56,7 +56,7 @@ def verdict_by(rule, **changes):
 
 
 def test_a_good_head_gets_good_news_only_and_every_sentence_has_its_reason():
-    verdicts = judge([GOOD], SearchEvidence("t1", [1.0] * 15, [1.0] * 20, 4))
+    verdicts = judge([GOOD], SearchEvidence("t1", [1.0] * 15, 0, [1.0] * 20, 4))
     assert [v["rule"] for v in verdicts] == [
         "mean",
         "elements",
@@ -305,6 +305,16 @@ def test_of_a_search_that_gained_nothing_at_its_end_the_worth_is_told():
     assert judge([], SearchEvidence("t0007", objectives[:-1])) == []
 
 
+def test_what_the_search_gained_over_what_was_tried_first_is_told():
+    evidence = SearchEvidence("t0007", [2.0, 1.25, 1.5, 1.0], 2)
+    (verdict,) = judge([], evidence)
+    assert (verdict["rule"], verdict["level"]) == ("points", "note")
+    assert verdict["sentence"] == (
+        "the search gained 20 % over the 2 settings that it tried first."
+    )
+    assert judge([], dataclasses.replace(evidence, named=4)) == []
+
+
 KNOWN = dataclasses.replace(
     GOOD,
     kinds=(KindCoverage("Fe", 0.5, 50),),
@@ -313,7 +323,7 @@ KNOWN = dataclasses.replace(
     far=FarValue("a.xyz@7", 1e6, 4.2, is_error=True),
 )
 SEARCHED = SearchEvidence(
-    "t1", [1.0] * 9, [1.0] * 8, 1, {"elements": 1.0, "chgnet": 0.9}, ("chgnet",)
+    "t1", [1.0] * 9, 2, [1.0] * 8, 1, {"elements": 1.0, "chgnet": 0.9}, ("chgnet",)
 )
 
 
