@@ -72,5 +72,5 @@ def find_nearest_value(parameter: ParameterConfig, value: Scalar) -> Scalar | No
         assert low is not None
         assert high is not None
         return snap_value(parameter, min(max(value, low), high))
-    numbers = [c for c in parameter.choices if isinstance(c, int | float)]
+    numbers = [c for c in parameter.choices if not isinstance(c, bool | str)]
     return min(numbers, key=lambda number: abs(number - value), default=None)

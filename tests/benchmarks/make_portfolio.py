@@ -60,15 +60,18 @@ class Judge:
         self._process = RungProcess(data, fit_hyperparameters(data, self._encoder.groups))
         self._expected = np.sort(self._process.predict(rows)[0])
 
-    def find_share(self, entry: Values) -> float:
-        """Return the share that is expected to be better; 1 for an entry that the set lacks."""
-        point = fit_to_space(entry, self._space)
-        if point is None:
-            return 1.0
+    def find_shares(self, entries: Sequence[Values]) -> np.ndarray:
+        """Return for each entry the share that is expected to be better; 1 if the set lacks it."""
         middle = {key: middle_value(parameter) for key, parameter in self._space.items()}
-        row = self._encoder.encode(active_parameters(self._space, middle | point))
-        expected = self._process.predict(row[None])[0][0]
-        return float(np.searchsorted(self._expected, expected) / len(self._expected))
+        points = [fit_to_space(entry, self._space) for entry in entries]
+        able = [place for place, point in enumerate(points) if point is not None]
+        shares = np.ones(len(entries))
+        if able:
+            whole = [active_parameters(self._space, middle | (points[i] or {})) for i in able]
+            rows = np.array([self._encoder.encode(values) for values in whole])
+            better = np.searchsorted(self._expected, self._process.predict(rows)[0])
+            shares[able] = better / len(self._expected)
+        return shares
 
 
 def make_judges(table: CurveTable) -> list[Judge]:
@@ -88,7 +91,7 @@ def make_portfolio(tables: Sequence[CurveTable], count: int) -> list[Values]:
     """
     candidates = [round_values(values) for table in tables for values in table.values]
     judges = [(judge, table) for table in tables for judge in make_judges(table)]
-    shares = np.array([[judge.find_share(e) for e in candidates] for judge, _ in judges])
+    shares = np.array([judge.find_shares(candidates) for judge, _ in judges])
     weights = np.array([1.0 / (1 + len(table.errors)) for _, table in judges])
     best = np.ones(len(judges))
     chosen: list[int] = []

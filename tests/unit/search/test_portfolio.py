@@ -64,6 +64,7 @@ def test_an_entry_without_features_begins_from_elements() -> None:
         (ParameterConfig(choices=("silu", "ssp")), "softplus", None),
         (ParameterConfig(choices=("silu", "ssp")), 3, None),
         (ParameterConfig(choices=(1, 2)), True, None),
+        (ParameterConfig(choices=(True, False)), 3, None),
     ],
 )
 def test_the_nearest_value(
