@@ -37,7 +37,8 @@ DIGITS = 2
 HEADER = """\
 # Settings that did well on recorded data sets, the most useful first: of nets that may begin from
 # features of a foundation model, and of nets that begin from elements alone. Made by
-# tests/benchmarks/make_portfolio.py from the curves of {sets}.
+# tests/benchmarks/make_portfolio.py from the curves of
+# {sets}.
 """
 
 

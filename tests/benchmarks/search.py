@@ -611,12 +611,15 @@ def compare_small(tables: Mapping[str, CurveTable], seeds: int) -> Iterator[dict
 
 
 def summarize_small(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return ratios of whole campaigns, ours over what was before, means over sets."""
+    """Return ratios of whole campaigns, geometric means over sets; of regrets, those of sums."""
     known = {(row["set"], row["campaign"]): row for row in rows}
-    sets = {name for name, _ in known}
+    sets = sorted({name for name, _ in known})
 
     def ratios(key: str, mine: str, other: str) -> list[float]:
         return [known[name, mine][key] / known[name, other][key] for name in sets]
+
+    def total(key: str, campaign: str) -> float:
+        return math.fsum(known[name, campaign][key] for name in sets)
 
     figures = {}
     for mine, other in (
@@ -624,8 +627,10 @@ def summarize_small(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         ("ours", "without_portfolio"),
     ):
         pair = f"{mine}_over_{other}"
-        for key in ("seconds", "regret", "ensemble"):
+        for key in ("seconds", "ensemble"):
             figures[f"small_{key}_{pair}"] = statistics.geometric_mean(ratios(key, mine, other))
+        regrets = total("regret", mine) / max(total("regret", other), 1e-9)  # a set's may be 0
+        figures[f"small_regret_{pair}"] = regrets
     figures["regret_init8_over_before"] = figures["small_regret_ours_over_before"]
     figures["ensemble_error_over_before"] = figures["small_ensemble_ours_over_before"]
     figures["ensemble_error_over_before_max"] = max(ratios("ensemble", "ours", "before"))
@@ -643,7 +648,7 @@ def compare_portfolio(tables: Mapping[str, CurveTable], draws: int = 2000) -> di
     for name, table in tables.items():
         generator = random.Random(0)
         rows = range(len(table))
-        drawn = [table.reached[generator.sample(rows, 16)].min() for _ in range(draws)]
+        drawn = [float(table.reached[generator.sample(rows, 16)].min()) for _ in range(draws)]
         used = set[int]()
         first = [table.take_nearest(point, used) for point in table.portfolio[:4]]
         best = min(table.reached[row] for row in first if row is not None)
