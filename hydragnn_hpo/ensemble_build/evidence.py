@@ -133,12 +133,12 @@ def collect_search_evidence(context: BuildContext) -> SearchEvidence:
     """Collect what the verdict needs to know about the search and its best trial."""
     best = context.candidates[0]
     ranked = sorted(list_leaderboard(context.run), key=lambda row: row["trial"])
-    told = {row["trial"]: row["objective"] for row in ranked if row["objective"] is not None}
+    scored = {row["trial"]: row["objective"] for row in ranked if row["objective"] is not None}
     named = len(context.campaign.search.initial_points)
     return SearchEvidence(
         best=best.trial,
-        objectives=list(told.values()),
-        named=sum(trial < f"t{named:04d}" for trial in told),
+        objectives=list(scored.values()),
+        named=sum(trial < f"t{named:04d}" for trial in scored),
         curve=read_learning_curve(best.folder),
         candidates=len(context.candidates),
         embeddings=compare_embeddings(context.run),
