@@ -27,7 +27,7 @@ from hydragnn_hpo.search.brains.gaussian_process_brain import (
 )
 from hydragnn_hpo.search.objective import TrialScore
 from hydragnn_hpo.search.portfolio import EMBEDDING, PORTFOLIOS, Kind, fit_to_space
-from hydragnn_hpo.search.space import active_parameters, middle_value
+from hydragnn_hpo.search.space import active_parameters, configuration_key, middle_value
 
 Values = dict[str, Scalar]
 
@@ -90,7 +90,8 @@ def make_portfolio(tables: Sequence[CurveTable], count: int) -> list[Values]:
         tables: recorded sets of one kind; each counts alike.
         count: entries.
     """
-    candidates = [round_values(values) for table in tables for values in table.values]
+    rounded = [round_values(values) for table in tables for values in table.values]
+    candidates = list({configuration_key(values): values for values in rounded}.values())
     judges = [(judge, table) for table in tables for judge in make_judges(table)]
     shares = np.array([judge.find_shares(candidates) for judge, _ in judges])
     weights = np.array([1.0 / (1 + len(table.errors)) for _, table in judges])

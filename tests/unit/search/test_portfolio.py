@@ -89,5 +89,5 @@ def test_what_is_shipped_has_12_entries_or_more_over_several_convs() -> None:
     shipped = tomllib.loads(PORTFOLIOS.read_text())
     assert set(shipped) == set(get_args(Kind))
     for entries in shipped.values():
-        assert len(entries) >= 12
+        assert len({tuple(sorted(entry.items())) for entry in entries}) == len(entries) >= 12
         assert len({entry["model.conv"] for entry in entries}) >= 3
