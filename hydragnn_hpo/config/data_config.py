@@ -584,7 +584,8 @@ class AttributeConfig(Config):
     texts that are absent here have the ``default``."""
 
     weighs: bool = False
-    """Whether it is a weight of structures in training, which ``init`` does not tell to nets."""
+    """Whether it is the weight of structures in training, which ``init`` does not tell to nets;
+    one attribute of a card may be."""
 
     @field_validator("unit")
     @classmethod
@@ -706,6 +707,16 @@ class CardConfig(Config):
                     f"targets.{name}.charge is '{target.charge}', which is no attribute: add "
                     f"attributes.{target.charge}, or correct the name."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _one_attribute_weighs(self) -> Self:
+        weights = [name for name, known in self.attributes.items() if known.weighs]
+        if len(weights) > 1:
+            raise ValueError(
+                f"attributes {', '.join(weights)} all have weighs = true, and a structure has one "
+                "weight: leave it at one of them."
+            )
         return self
 
     @model_validator(mode="after")

@@ -407,8 +407,8 @@ def render_campaign(
         ConfigError: a target or conv is unknown, or a conv cannot predict a target.
     """
     hints, budget = hints or HeadHints(), budget or SearchBudget()
-    weights = [name for name, known in card.attributes.items() if known.weighs]
-    weight = hints.weight or (weights[0] if len(weights) == 1 else "")
+    weighing = (name for name, known in card.attributes.items() if known.weighs)
+    weight = hints.weight or next(weighing, "")
     heads = choose_heads(card, targets, hints)
     able = choose_convs(card, heads, convs)
     searched = tuple(convs or budget.convs or able)

@@ -135,6 +135,13 @@ def test_vectors_and_tensors_of_structures_have_an_origin():
     assert parse_config({**card, "attributes": {"q": {"unit": "e"}}}, CardConfig, "x")
 
 
+def test_one_attribute_at_most_weighs_structures():
+    weights = {name: {"weighs": True} for name in ("w_energy", "w_source")}
+    card = {"name": "a", "files": [{"path": "x"}], "targets": {"d": DIPOLE}, "attributes": weights}
+    with pytest.raises(ConfigError, match="w_energy, w_source all have weighs = true"):
+        parse_config(card, CardConfig, "x")
+
+
 def test_configs_do_not_change():
     with pytest.raises(ValidationError, match="frozen"):
         TrainConfig().epochs = 3
