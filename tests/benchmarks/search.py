@@ -8,7 +8,8 @@ two rungs. The others decide by their own code: Optuna's samplers and pruners, R
 asynchronous brackets, DeepHyper at the full budget as HydraGNN's scripts run it. Thinking costs no
 time. What counts is the objective that a configuration reaches as the mean over its seeds.
 Figures: slot-seconds until a configuration within 2, 5, 10 or 15 % of the best known was trained to
-the end, geometric means over seeds, and ratios of ours over theirs, geometric means over sets.
+the end, geometric means over seeds, and ratios of ours over theirs, geometric means over sets. Sets
+and slots can be replayed one by one: what is recorded of others stays.
 Then whole campaigns of the size that ``init`` gives a few minutes, on two slots: distance of the
 best to the best known, and error of the ensemble of six on structures that chose nothing.
 ``--quick`` replays one seed of one set on eight slots.
@@ -16,6 +17,7 @@ best to the best known, and error of the ensemble of six on structures that chos
 
 import heapq
 import itertools
+import json
 import math
 import multiprocessing
 import os
@@ -26,6 +28,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import optuna
@@ -46,7 +49,9 @@ SEEDS = 30
 WITHIN = (2, 5, 10, 15)
 """Per cent above the best known."""
 SHARES = {"full": 0.5, "quick": 0.3, "smoke": 0.02}
-"""A replay ends when this share of all configurations could have been trained to the end."""
+"""A replay ends when this share of all configurations could have been trained to the end, or with
+the first configuration that is as near to the best known as is asked for."""
+RESULTS = Path(__file__).parent / "results/search.json"
 
 
 @dataclass
@@ -55,6 +60,25 @@ class Trace:
 
     ended: list[tuple[float, int]] = field(default_factory=list)
     """Time at which a configuration was trained to the end, and its row; in order."""
+
+
+def is_over(table: CurveTable, trace: Trace, now: float, limit: float) -> bool:
+    """Check whether a replay has ended; one without limit goes on to the end of its campaign.
+
+    Args:
+        table: the recorded curves.
+        trace: what the search did.
+        now: seconds since its begin.
+        limit: seconds after which it ends; infinite for none.
+    """
+    if now > limit or math.isinf(limit) or not trace.ended:
+        return now > limit
+    return bool(table.reached[trace.ended[-1][1]] <= within(table, WITHIN[0]))
+
+
+def within(table: CurveTable, percent: float) -> float:
+    """Return the objective that is so many per cent above the best known."""
+    return (1.0 + percent / 100.0) * float(table.reached.min())
 
 
 class Worker(Protocol):
@@ -90,10 +114,9 @@ def replay_workers(table: CurveTable, worker: Worker, slots: int, limit: float) 
 
     for _ in range(slots):
         start(0.0)
-    while events:
+    now = 0.0
+    while events and not is_over(table, trace, now, limit):
         now, _, row, epoch = heapq.heappop(events)
-        if now > limit:
-            break
         going = worker.goes_on(row, epoch)
         if epoch == table.epochs:
             trace.ended.append((now, row))
@@ -293,10 +316,8 @@ def replay_ours(
     points = table.portfolio[: settings.points]
     replay = CampaignReplay(table, search, slots, seed, points, at_once=settings.at_once)
     now = 0.0
-    while replay.fill(now):
+    while not is_over(table, replay.trace, now, limit) and replay.fill(now):
         now = replay.advance()
-        if now > limit:
-            break
     return replay.trace
 
 
@@ -454,7 +475,7 @@ def drawn(seed: int) -> optuna.samplers.BaseSampler:
 
 
 CONTESTANTS: dict[str, Contestant] = {
-    "ours": ours(Settings(points=8, initial=4)),
+    "ours": ours(Settings(points=8)),
     "before": ours(BEFORE),
     "optuna_hyperband": with_optuna(tpe, lambda n: optuna.pruners.HyperbandPruner(1, n, 3)),
     "ray_asha": with_ray(drawn),
@@ -463,6 +484,8 @@ CONTESTANTS: dict[str, Contestant] = {
     "random_full": ours(Settings("random", in_full)),
 }
 VARIANTS: dict[str, Contestant] = {
+    "ours_spread_2": ours(Settings(points=8, initial=2)),
+    "ours_spread_25": ours(Settings(points=8, initial=25)),
     "ours_without_portfolio": ours(Settings()),
     "ours_2_rungs": ours(Settings(rungs=in_two)),
     "ours_compared": ours(Settings(at_once=False)),
@@ -474,7 +497,7 @@ VARIANTS: dict[str, Contestant] = {
 
 
 def measure(table: CurveTable, trace: Trace, slots: int, limit: float) -> dict[str, float]:
-    """Return slot-seconds to near the best known, and what is reached at the limit.
+    """Return slot-seconds to near the best known.
 
     Args:
         table: the recorded curves.
@@ -482,14 +505,11 @@ def measure(table: CurveTable, trace: Trace, slots: int, limit: float) -> dict[s
         slots: of the replay.
         limit: its end in seconds, which counts where a search did not get there.
     """
-    best = float(table.reached.min())
     result = {}
     for percent in WITHIN:
-        good = (1.0 + percent / 100.0) * best
+        good = within(table, percent)
         times = [time for time, row in trace.ended if table.reached[row] <= good]
         result[f"to_{percent}pct"] = slots * min([*times, limit])
-    seen = [(table.best[row, -1], table.reached[row]) for _, row in trace.ended]
-    result["regret"] = (min(seen)[1] if seen else float(table.reached.max())) / best - 1.0
     return result
 
 
@@ -546,13 +566,8 @@ def replay_all(
         for contestant, replay in contestants.items():
             job = partial(replay_once, table, replay, slots, limit)
             rows = map_seeds(job, seeds)
-            means = {
-                key: (statistics.mean if key == "regret" else statistics.geometric_mean)(
-                    row[key] for row in rows
-                )
-                for key in rows[0]
-            }
-            row = {"set": name, "slots": slots, "contestant": contestant, **means}
+            means = {key: statistics.geometric_mean(row[key] for row in rows) for key in rows[0]}
+            row = {"set": name, "slots": slots, "contestant": contestant, "seeds": seeds, **means}
             print(row, file=sys.stderr)
             yield row
 
@@ -605,7 +620,7 @@ def compare_small(tables: Mapping[str, CurveTable], seeds: int) -> Iterator[dict
         outcomes = map_seeds(partial(run_small, table, settings), seeds)
         keys = ("seconds", "regret", "ensemble")
         means = {key: statistics.mean(getattr(one, key) for one in outcomes) for key in keys}
-        row = {"set": name, "campaign": kind, **means}
+        row = {"set": name, "campaign": kind, "seeds": seeds, **means}
         print(row, file=sys.stderr)
         yield row
 
@@ -690,17 +705,28 @@ def main() -> None:
     kind = "smoke" if options.smoke else "quick" if options.quick else "full"
     keep = kind == "full"
     seeds = options.seeds if keep else 1
+    everything = {name: tables.get(name) or CurveTable(name) for name in SETS if is_recorded(name)}
     tables = tables if keep else dict(itertools.islice(tables.items(), 1))
-    everything = [tables.get(name) or CurveTable(name) for name in SETS if is_recorded(name)]
-    for table in tables.values():
-        table.portfolio = make_without(everything, table)
+    for table in (everything if keep else tables).values():
+        table.portfolio = make_without(list(everything.values()), table)
     widths = options.slots if keep else (8,)
-    rows = list(replay_all(tables, chosen, widths, seeds=seeds, share=SHARES[kind]))
+    fresh = list(replay_all(tables, chosen, widths, seeds=seeds, share=SHARES[kind]))
     small = list(compare_small(tables, seeds))
-    figures = summarize(rows) | summarize_small(small)
-    if all(table.portfolio for table in tables.values()):
-        figures |= compare_portfolio(tables)
-    return finish(__file__, figures, keep=keep, rows=rows, small=small, seeds=seeds)
+    if not keep:
+        return finish(__file__, summarize(fresh) | summarize_small(small), keep=False)
+    recorded = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    rows = replace_rows(recorded.get("rows", []), fresh, ("set", "slots", "contestant"))
+    small = replace_rows(recorded.get("small", []), small, ("set", "campaign"))
+    figures = summarize(rows) | summarize_small(small) | compare_portfolio(everything)
+    return finish(__file__, figures, keep=True, rows=rows, small=small)
+
+
+def replace_rows(
+    recorded: Sequence[dict[str, Any]], fresh: Sequence[dict[str, Any]], keys: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return recorded and fresh rows; of two that have the same keys, the fresh one."""
+    both = {tuple(row[key] for key in keys): row for row in (*recorded, *fresh)}
+    return list(both.values())
 
 
 if __name__ == "__main__":
