@@ -3,13 +3,14 @@
 Each recorded set tells by Gaussian processes over its configurations, so that a lucky seed counts
 little, which share of random configurations is better than a given one: by the objective, and by
 the error of each head, as other data have other heads. Greedily, the next entry is the recorded
-configuration that lowers the mean of the best shares most. There is a portfolio of nets that may
-begin from features of a foundation model, and one of nets that begin from elements alone. Writes
-``hydragnn_hpo/search/portfolio.toml``; what it is worth on a set that it was made without,
-``search.py`` measures.
+configuration that lowers the mean of the best shares most for what it costs. There is a portfolio
+of nets that may begin from features of a foundation model, and one of nets that begin from elements
+alone. Writes ``hydragnn_hpo/search/portfolio.toml``; what it is worth on a set that it was made
+without, ``search.py`` measures.
 """
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
@@ -32,6 +33,9 @@ from hydragnn_hpo.search.space import active_parameters, configuration_key, midd
 Values = dict[str, Scalar]
 
 ENTRIES = 16
+COST_POWER = 0.5
+"""Power of an entry's time over the median of its set by which its merit is divided: 0 chooses the
+best whatever they cost, 1 the most for a second."""
 DIGITS = 2
 """Significant digits of an entry's numbers."""
 HEADER = """\
@@ -84,26 +88,45 @@ def make_judges(table: CurveTable) -> list[Judge]:
 
 
 def make_portfolio(tables: Sequence[CurveTable], count: int) -> list[Values]:
-    """Choose entries greedily, each for what it adds to those before.
+    """Choose entries greedily, each for what it adds to those before, and for what it costs.
 
     Args:
         tables: recorded sets of one kind; each counts alike.
         count: entries.
     """
-    rounded = [round_values(values) for table in tables for values in table.values]
-    candidates = list({configuration_key(values): values for values in rounded}.values())
+    candidates, costs = list_candidates(tables)
     judges = [(judge, table) for table in tables for judge in make_judges(table)]
     shares = np.array([judge.find_shares(candidates) for judge, _ in judges])
     weights = np.array([1.0 / (1 + len(table.errors)) for _, table in judges])
     best = np.ones(len(judges))
     chosen: list[int] = []
     for _ in range(min(count, len(candidates))):
-        means = weights @ np.minimum(best[:, None], shares)
-        means[chosen] = np.inf
+        gains = weights @ np.maximum(best[:, None] - shares, 0.0) / costs
+        gains[chosen] = -1.0
         # Where nothing lowers the best, the entry that is good everywhere is the next.
-        chosen.append(int(np.lexsort((weights @ shares, means))[0]))
+        chosen.append(int(np.lexsort((weights @ shares * costs, -gains))[0]))
         best = np.minimum(best, shares[:, chosen[-1]])
     return [candidates[place] for place in chosen]
+
+
+def list_candidates(tables: Sequence[CurveTable]) -> tuple[list[Values], np.ndarray]:
+    """Return what an entry may be: recorded configurations, each once, and their costs.
+
+    Args:
+        tables: recorded sets.
+
+    Returns:
+        n candidates; by what their merits are divided, [n].
+    """
+    known: dict[str, tuple[Values, list[float]]] = {}
+    for table in tables:
+        for values, times in zip(
+            table.values, table.seconds / np.median(table.seconds), strict=True
+        ):
+            entry = round_values(values)
+            known.setdefault(configuration_key(entry), (entry, []))[1].append(float(times))
+    costs = [statistics.geometric_mean(times) ** COST_POWER for _, times in known.values()]
+    return [entry for entry, _ in known.values()], np.array(costs)
 
 
 def round_values(values: Mapping[str, Scalar]) -> Values:

@@ -493,7 +493,7 @@ VARIANTS: dict[str, Contestant] = {
     "deephyper_brain": ours(Settings("deephyper")),
     "optuna_brain": ours(Settings("optuna")),
 }
-"""Beside the contestants, with ``--variants``."""
+"""Beside the contestants, with ``--only``."""
 
 
 def measure(table: CurveTable, trace: Trace, slots: int, limit: float) -> dict[str, float]:
@@ -694,14 +694,16 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--slots", type=int, nargs="+", default=SLOTS)
-    parser.add_argument("--variants", action="store_true", help="also what was tried")
+    parser.add_argument("--only", nargs="+", choices=(*CONTESTANTS, *VARIANTS), default=CONTESTANTS)
+    parser.add_argument("--no-campaigns", action="store_true", help="leave whole campaigns out")
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore")
     tables = {name: CurveTable(name) for name in options.sets if is_recorded(name)}
     if not tables:
         return skip(__file__, "No table is recorded: run record_curves.py.")
-    chosen = dict(CONTESTANTS) | (VARIANTS if options.variants else {})
+    known = CONTESTANTS | VARIANTS
+    chosen = {name: known[name] for name in options.only}
     kind = "smoke" if options.smoke else "quick" if options.quick else "full"
     keep = kind == "full"
     seeds = options.seeds if keep else 1
@@ -710,23 +712,25 @@ def main() -> None:
     for table in (everything if keep else tables).values():
         table.portfolio = make_without(list(everything.values()), table)
     widths = options.slots if keep else (8,)
-    fresh = list(replay_all(tables, chosen, widths, seeds=seeds, share=SHARES[kind]))
-    small = list(compare_small(tables, seeds))
-    if not keep:
-        return finish(__file__, summarize(fresh) | summarize_small(small), keep=False)
-    recorded = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    rows = replace_rows(recorded.get("rows", []), fresh, ("set", "slots", "contestant"))
-    small = replace_rows(recorded.get("small", []), small, ("set", "campaign"))
-    figures = summarize(rows) | summarize_small(small) | compare_portfolio(everything)
-    return finish(__file__, figures, keep=True, rows=rows, small=small)
+    recorded = json.loads(RESULTS.read_text()) if keep else {"rows": [], "small": []}
+    rows, small = recorded["rows"], recorded["small"]
+    for row in replay_all(tables, chosen, widths, seeds=seeds, share=SHARES[kind]):
+        replace_row(rows, row, ("set", "slots", "contestant"))
+        if keep:
+            finish(__file__, recorded["figures"], keep=True, rows=rows, small=small)
+    for row in () if options.no_campaigns else compare_small(tables, seeds):
+        replace_row(small, row, ("set", "campaign"))
+    figures = summarize(rows) | summarize_small(small)
+    if keep:
+        figures |= compare_portfolio(everything)
+    return finish(__file__, figures, keep=keep, rows=rows, small=small)
 
 
-def replace_rows(
-    recorded: Sequence[dict[str, Any]], fresh: Sequence[dict[str, Any]], keys: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Return recorded and fresh rows; of two that have the same keys, the fresh one."""
-    both = {tuple(row[key] for key in keys): row for row in (*recorded, *fresh)}
-    return list(both.values())
+def replace_row(rows: list[dict[str, Any]], row: dict[str, Any], keys: Sequence[str]) -> None:
+    """Add a row, in place of the one that has the same keys."""
+    place = [row[key] for key in keys]
+    rows[:] = [other for other in rows if [other[key] for key in keys] != place]
+    rows.append(row)
 
 
 if __name__ == "__main__":
