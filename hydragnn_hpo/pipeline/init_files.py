@@ -126,8 +126,8 @@ def init_from_card(name: str, request: InitRequest) -> str:
     if request.minutes is None:
         return render_campaign(card, card_path, request.convs, request.targets, hints=hints)
     known = estimate_stats(path, [Path(f"{card.name}.bp")], None)
-    if known.crystals:
-        hints = _propose_trunks(hints, card, known.stats, request, read_structures([path]))
+    hints = replace(hints, needs_rounds=not known.crystals)
+    hints = _propose_trunks(hints, card, known.stats, request, read_structures([path]))
     return _fit_campaign(card, card_path, known.stats, request, hints)[0]
 
 
@@ -166,10 +166,10 @@ def init_from_files(
     sizes = inspection.geometry.stats
     stats = scale_stats(sizes, usable, card, inspection.split.test_share)
     minutes = request.minutes or MINUTES
-    if inspection.geometry.periodic == describe_periodicity([3]):
-        with activity("pricing foundation models"):
-            frames = inspection.sample.structures
-            hints = _propose_trunks(hints, card, stats, request, frames)
+    crystals = inspection.geometry.periodic == describe_periodicity([3])
+    hints = replace(hints, needs_rounds=not crystals)
+    with activity("pricing foundation models"):
+        hints = _propose_trunks(hints, card, stats, request, inspection.sample.structures)
     with activity("pricing trials"):
         campaign, forecast, budget = _fit_campaign(card, card_path.name, stats, request, hints)
     seconds = count_seconds(forecast)
@@ -268,7 +268,7 @@ def _propose_trunks(
     request: InitRequest,
     structures: Iterable[Structure],
 ) -> HeadHints:
-    """Add foundation models that know the elements of crystals and do not take too much time.
+    """Add foundation models that know the elements and do not take too much time.
 
     Forces are derivatives by positions, which features do not have.
 
@@ -323,7 +323,9 @@ def _fit_campaign(
             for title, seconds, size, origin in hints.prices
         )
         why = f"Features of {models} are computed once: few labels teach more on top of them."
-        budget = replace(budget, layers=(0, min(budget.layers[1], 3)), why=(*budget.why, why))
+        budget = replace(budget, why=(*budget.why, why))
+        if hints.may_lack_rounds:
+            budget = replace(budget, layers=(0, min(budget.layers[1], 3)))
     return render(budget), forecast, budget
 
 

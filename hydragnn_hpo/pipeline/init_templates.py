@@ -1,6 +1,7 @@
 """Render what init writes: a commented card from an inspection, and a first campaign for a card."""
 
 import functools
+import itertools
 import os
 import tomllib
 from collections.abc import Mapping, Sequence, Set
@@ -29,7 +30,7 @@ from hydragnn_hpo.inspection import UNKNOWN
 from hydragnn_hpo.inspection.file_inspection import DataFile, Inspection, WeightColumn
 from hydragnn_hpo.planning import FeaturesPrice, SearchBudget
 from hydragnn_hpo.sanitize import escape_line, sanitize_line
-from hydragnn_hpo.search.portfolio import choose_points
+from hydragnn_hpo.search.portfolio import ELEMENTS, EMBEDDING, choose_points
 
 CERTAINTY = {
     "said": "unit",
@@ -311,7 +312,7 @@ steps_per_epoch = {{ budget.steps }}
 "model.conv" = {{ convs | toml }}
 "model.features" = {{ features | toml }}
 {% if hints.trunks %}
-# elements alone, or also features of a foundation model, which needs few rounds beside
+# elements alone, or also features of a foundation model{{ few_rounds }}
 "model.embedding" = {{ (["elements"] + (hints.trunks | list)) | toml }}
 {% endif %}
 "model.layers" = {{ {"low": layers[0], "high": layers[1]} | toml }}
@@ -378,10 +379,18 @@ class HeadHints:
     """Targets of which few structures hold most of the spread."""
     trunks: tuple[str, ...] = ()
     """Foundation models whose features the search may begin from."""
+    needs_rounds: bool = False
+    """Whether nets need rounds beside features: where structures are no crystals, of which alone
+    these models know."""
     prices: tuple[FeaturesPrice, ...] = ()
     """What their features take."""
     weight: str = ""
     """Attribute that weighs structures in training; empty for none."""
+
+    @property
+    def may_lack_rounds(self) -> bool:
+        """Whether nets on features of a foundation model may do without rounds of a conv."""
+        return bool(self.trunks) and not self.needs_rounds
 
 
 def render_campaign(
@@ -415,7 +424,7 @@ def render_campaign(
     options, other_ranges = _collect_ranges(searched)
     pools = any(_is_pooled(card.targets[name]) for name in heads)
     features = budget.features
-    if hints.trunks and max(features) < FEATURES_WITHOUT_ROUNDS:
+    if hints.may_lack_rounds and max(features) < FEATURES_WITHOUT_ROUNDS:
         features = (*features, FEATURES_WITHOUT_ROUNDS)
     render = functools.partial(
         render_toml,
@@ -432,7 +441,8 @@ def render_campaign(
         weight=weight,
         features=features,
         hints=hints,
-        layers=(0, min(budget.layers[1], 3)) if hints.trunks else budget.layers,
+        few_rounds="" if hints.needs_rounds else ", which needs few rounds beside",
+        layers=(0, min(budget.layers[1], 3)) if hints.may_lack_rounds else budget.layers,
         options=options,
         other_ranges=other_ranges,
         staged=_find_staged_energies(card, heads),
@@ -440,7 +450,12 @@ def render_campaign(
         pools=pools,
     )
     space = parse_config(tomllib.loads(render(points=[])), CampaignConfig, where=card.name).space
-    points = choose_points("features" if hints.trunks else "elements", space, budget.points)
+    points = choose_points(
+        "features" if hints.may_lack_rounds else "elements", space, budget.points
+    )
+    if hints.trunks and hints.needs_rounds:
+        embeddings = itertools.cycle([*hints.trunks, ELEMENTS])
+        points = [{**point, EMBEDDING: next(embeddings)} for point in points]
     return render(points=[_narrow(point, max(budget.features)) for point in points])
 
 

@@ -120,10 +120,10 @@ slots = {slots}
 """
 
 
-def read_frames() -> list[list[str]]:
-    """Return the perovskites as the lines of their frames: number of atoms, properties, atoms."""
+def read_frames(packed: Path) -> list[list[str]]:
+    """Return a file's frames as lines: number of atoms, properties, atoms."""
     frames = []
-    with gzip.open(Path(os.environ["HYDRAGNN_HPO_DATA"]) / PEROVSKITES, "rt") as lines:
+    with gzip.open(packed, "rt") as lines:
         for count in lines:
             frames.append([count, *(next(lines) for _ in range(int(count) + 1))])
     return frames
@@ -131,8 +131,25 @@ def read_frames() -> list[list[str]]:
 
 def slice_card(name: str, labels: int, seed: int, folder: Path) -> Path:
     """Write labels, and test structures of other compositions, and the card that names them."""
+    file, card = folder / f"{name}_{seed}.extxyz", folder / f"{name}_{seed}.toml"
+    packed = Path(os.environ["HYDRAGNN_HPO_DATA"]) / PEROVSKITES
+    write_slice(packed, file, labels, SETS[name].get("test", TEST), seed)
+    card.write_text(CARD.format(name=f"{name}_{seed}", file=file))
+    return card
+
+
+def write_slice(packed: Path, file: Path, labels: int, test: int, seed: int) -> None:
+    """Write labelled structures, and test structures of other compositions.
+
+    Args:
+        packed: where they are drawn from.
+        file: where they are written; ``part`` says what each is.
+        labels: structures with labels.
+        test: structures to test on.
+        seed: of the draw.
+    """
     groups = collections.defaultdict(list)
-    for frame in read_frames():
+    for frame in read_frames(packed):
         groups[tuple(sorted(line.split()[0] for line in frame[2:]))].append(frame)
     order = sorted(groups)
     random.Random(seed).shuffle(order)
@@ -140,12 +157,9 @@ def slice_card(name: str, labels: int, seed: int, folder: Path) -> Path:
     for elements in order:
         part = "train" if len(chosen) < labels else "test"
         chosen += [[f[0], f"{f[1].rstrip()} part={part}\n", *f[2:]] for f in groups[elements]]
-        if len(chosen) >= labels + SETS[name].get("test", TEST):
+        if len(chosen) >= labels + test:
             break
-    file, card = folder / f"{name}_{seed}.extxyz", folder / f"{name}_{seed}.toml"
     file.write_text("".join(line for frame in chosen for line in frame))
-    card.write_text(CARD.format(name=f"{name}_{seed}", file=file))
-    return card
 
 
 def cool_card(folder: Path) -> Path:

@@ -3,8 +3,8 @@
 A cell is a data set, a seed and a way. Both ways are what ``init --minutes 3`` proposes;
 ``without`` adds ``--no-trunks``. Each row holds the CPU-seconds of everything, from reading files
 to the ensemble; where ``with`` took less than ``ALIKE`` of those of ``without``, it is run again
-with more minutes, once, so that both ways cost about as much. Slices of the perovskites are those
-of ``cross.py``: labels and 1,000 test structures of other compositions. Each cell becomes a row of
+with more minutes, once, so that both ways cost about as much. Slices hold labels and 1,000 test
+structures of other compositions (molecules: 400). Each cell becomes a row of
 ``results/transfer.json``; cells that are there are left out, so that a run goes on. CHGNet learned
 energies and moments of the magnetic crystals, but no gaps. ``--quick`` runs one cell of few labels
 anew. Needs HYDRAGNN_HPO_DATA.
@@ -27,21 +27,36 @@ from typing import Any
 
 import ase.io
 import torch
-from cross import PEROVSKITES, pool_coverage, slice_card
-from cross import SETS as SLICES
+from cross import HEADS, PEROVSKITES, pool_coverage, write_slice
 from record import dry_run, finish, lacks_data, make_parser, run_campaign
 
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms
 from hydragnn_hpo.model.trunks.embed import flat_features
+from hydragnn_hpo.resources import resource_path
 
 RESULTS = Path(__file__).parent / "results/transfer.json"
 QUICK = "castelli_80"
 """The set of ``--quick``, which counts in no figure of the others."""
 WAYS = ("without", "with")
-SEEDS = {QUICK: 2, "castelli_100": 3, "castelli_200": 3, "castelli_500": 3, "castelli_1000": 3}
-WHOLE = {
-    "perovskites": (PEROVSKITES, SLICES["castelli_200"]["heads"]),
+Source = tuple[str | Path, tuple[str, ...]]
+ORGANICS = resource_path("graph_datasets/small_organics.extxyz.gz")
+ORGANIC_HEADS = ("atomization_energy_per_atom", "homo_lumo_gap", "partial_charge")
+FAMILIES: dict[str, Source] = {
+    "castelli": (PEROVSKITES, HEADS),
+    "organics": (ORGANICS, ORGANIC_HEADS),
+}
+"""Files and heads of what slices are drawn from."""
+TESTS = {QUICK: 200, "organics_200": 400}
+"""Test structures of a slice; 1,000 where none are named."""
+SEEDS = {
+    **dict.fromkeys(("castelli_100", "castelli_200", "castelli_500", "castelli_1000"), 3),
+    "organics_200": 3,
+    QUICK: 2,
+}
+WHOLE: dict[str, Source] = {
+    "perovskites": (PEROVSKITES, HEADS),
+    "small_organics": (ORGANICS, ORGANIC_HEADS),
     "magnetic_crystals": (
         "mp_magnetic/mp_mag_multihead_760.extxyz.gz",
         ("e_form", "gap", "magmom_abs"),
@@ -63,15 +78,16 @@ PREDICTED = 1000
 
 def write_campaign(name: str, seed: int, way: str, minutes: float, folder: Path) -> Path:
     """Let ``init`` write the campaign of a cell."""
+    data = Path(os.environ["HYDRAGNN_HPO_DATA"])
     if name in SEEDS:
-        labels = int(name.split("_")[1])
-        SLICES.setdefault(name, {**SLICES["castelli_200"], "labels": labels})
-        file = slice_card(name, labels, seed, folder).with_suffix(".extxyz")
+        family, labels = name.split("_")
+        packed, heads = FAMILIES[family]
+        file = folder / f"{name}_{seed}.extxyz"
+        write_slice(data / packed, file, int(labels), TESTS.get(name, 1000), seed)
         file.write_text(re.sub(r" split=\S+", "", file.read_text()))  # another one than ``part``
-        heads = SLICES["castelli_200"]["heads"]
     else:
         packed, heads = WHOLE[name]
-        file = Path(os.environ["HYDRAGNN_HPO_DATA"]) / packed
+        file = data / packed
     out = folder / f"{name}_{seed}_{way}_{minutes:g}.campaign"
     words = ["init", str(file), "--minutes", str(minutes), "--out", str(out)]
     words += [word for head in heads for word in ("--target", head)]
@@ -193,7 +209,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, float]:
     figures = {
         "cells": len(rows),
         "with_over_without_small": mean_of(*SMALL),
-        "with_over_without_whole": mean_of(*WHOLE),
+        "with_over_without_whole": mean_of(*(set(WHOLE) - {"small_organics"})),
         "with_over_without_max": max(map(statistics.mean, by_head.values()), default=float("nan")),
         **{f"with_over_without_{name}": mean_of(name) for name in every},
         "cpu_with_over_without": used["with"] / max(used["without"], 1e-9),

@@ -114,6 +114,17 @@ def test_a_search_may_begin_from_features_of_a_foundation_model():
     assert find_trunks(campaign(render_campaign(gaps, "card.toml"))) == {}
 
 
+def test_nets_of_molecules_have_rounds_beside_features_and_are_tried_without_them_too():
+    hints = HeadHints(trunks=("chgnet",), needs_rounds=True)
+    gaps = card(gap={"level": "graph", "unit": "eV"})
+    made = campaign(render_campaign(gaps, "card.toml", hints=hints))
+    assert made.space["model.layers"].low == SearchBudget().layers[0] > 0
+    points = complete_initial_points(made)
+    assert [point["model.embedding"] for point in points[:3]] == ["chgnet", "elements", "chgnet"]
+    without = campaign(render_campaign(gaps, "card.toml", hints=HeadHints(needs_rounds=True)))
+    assert find_trunks(without) == {}
+
+
 @pytest.mark.parametrize("pooled", [True, False])
 def test_points_of_the_portfolio_are_valid_trials_however_narrow_the_nets(pooled):
     targets = {"gap": {"level": "graph", "unit": "eV"}} if pooled else {"energy": ENERGY}
