@@ -17,6 +17,7 @@ from hydragnn_hpo.config import (
     HeadConfig,
     ParameterConfig,
     Scalar,
+    Space,
     TargetConfig,
     is_graph_scalar,
     parse_config,
@@ -30,7 +31,7 @@ from hydragnn_hpo.inspection import UNKNOWN
 from hydragnn_hpo.inspection.file_inspection import DataFile, Inspection, WeightColumn
 from hydragnn_hpo.planning import FeaturesPrice, SearchBudget
 from hydragnn_hpo.sanitize import escape_line, sanitize_line
-from hydragnn_hpo.search.portfolio import ELEMENTS, EMBEDDING, choose_points
+from hydragnn_hpo.search.portfolio import ELEMENTS, EMBEDDING, Kind, choose_points
 
 CERTAINTY = {
     "said": "unit",
@@ -450,17 +451,27 @@ def render_campaign(
         pools=pools,
     )
     space = parse_config(tomllib.loads(render(points=[])), CampaignConfig, where=card.name).space
-    points = choose_points(
-        "features" if hints.may_lack_rounds else "elements", space, budget.points
-    )
-    if hints.trunks and hints.needs_rounds:
-        embeddings = itertools.cycle([*hints.trunks, ELEMENTS])
-        points = [{**point, EMBEDDING: next(embeddings)} for point in points]
-    return render(points=[_narrow(point, max(budget.features)) for point in points])
+    return render(points=_choose_first(space, hints, budget))
 
 
 FEATURES_WITHOUT_ROUNDS = 64
 """Width that the search may give nets without rounds on a foundation model's features."""
+
+
+def _choose_first(space: Space, hints: HeadHints, budget: SearchBudget) -> list[dict[str, Scalar]]:
+    """Return what is tried first; beside rounds, with features of each model in turn and without.
+
+    Args:
+        space: searched keys.
+        hints: say whether nets may begin from features.
+        budget: number of points, and widths.
+    """
+    kind: Kind = "features" if hints.may_lack_rounds else "elements"
+    points = choose_points(kind, space, budget.points)
+    if hints.trunks and hints.needs_rounds:
+        embeddings = itertools.cycle([*hints.trunks, ELEMENTS])
+        points = [{**point, EMBEDDING: next(embeddings)} for point in points]
+    return [_narrow(point, max(budget.features)) for point in points]
 
 
 def _narrow(point: Mapping[str, Scalar], widest: int) -> dict[str, Scalar]:
