@@ -13,6 +13,7 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
+from hydragnn_hpo.data.name_patterns import NAMES, normalize_name
 from hydragnn_hpo.data.structure import LARGEST, MISSING_NUMBERS
 
 Array = NDArray[np.float64]
@@ -43,26 +44,6 @@ _STRUCTURE_ARRAYS = {
     *("numbers", "positions", "tags", "masses", "momenta", "velocities", "move_mask"),
 }
 """Entries of ``arrays`` that describe atoms and are not properties."""
-
-_PARTS = "train|training|test|testing|val|valid|validation|holdout"
-_SELECTIONS = re.compile(
-    rf"mask|(^|_)(fixed|frozen|constraints?|constrained|selective|movable|mobile|selected|selection|"
-    rf"converged|flag|ghost|padding)($|_)|^((is|in|use_for)_)?({_PARTS})(_(set|split|part|data))?$"
-)
-_TAGS = re.compile(r"(^|_)tags?$")
-_MARKS = re.compile(r"^(is|has|in|use)_")
-"""Names of properties that select atoms or structures if they are 0 or 1, that sort them if they
-are whole numbers, and that mark them if they are 0 or 1; matched after ``normalize_name``."""
-
-_VECTORS = re.compile(r"dipole|polari[sz]ation($|_)|(^|_)vector($|_)")
-"""Names of three numbers of a structure that are a vector; matched after ``normalize_name``."""
-
-_ATTRIBUTES = re.compile(
-    r"((total|tot|net|overall|molecul(e|ar)|mol|system|cell|formal|ionic)_?)?(charge|chg|q)(_e)?|"
-    r"((total|tot|net|system)_)?(spin(_state)?|(spin_)?(multiplicity|mult))|"
-    r"(n|num|number_of)_?unpaired(_electrons)?"
-)
-"""Names of the total charge and spin; matched whole after ``normalize_name``."""
 
 
 @dataclass
@@ -115,18 +96,17 @@ class Property:
     @property
     def is_selection(self) -> bool:
         """Whether the property selects atoms or structures: a mask, or tags, by name and values."""
-        name = normalize_name(self.name)
         node = self.level == "node"
         known = self.values[self.known]
-        if _TAGS.search(name) and bool((known == np.round(known)).all()):
+        if NAMES["tags"].search(self.name) and bool((known == np.round(known)).all()):
             return True
-        marks_atoms = node and (self.width == 3 or bool(_MARKS.search(name)))
-        return self.binary and (marks_atoms or bool(_SELECTIONS.search(name)))
+        marks_atoms = node and (self.width == 3 or bool(NAMES["marks"].search(self.name)))
+        return self.binary and (marks_atoms or bool(NAMES["selections"].search(self.name)))
 
     @property
     def is_mark(self) -> bool:
         """Whether 0 and 1 may mark something: those of atoms, or with a name as ``is_metal``."""
-        marks = self.level == "node" or _MARKS.search(normalize_name(self.name))
+        marks = self.level == "node" or NAMES["marks"].search(self.name)
         return self.binary and bool(marks)
 
     def by_structure(self) -> dict[int, Array]:
@@ -157,7 +137,7 @@ class Property:
     @property
     def is_stress(self) -> bool:
         """Whether the property has the name and shape of a stress, or of a virial."""
-        named = re.search("stress|virial", normalize_name(self.name))
+        named = NAMES["stress"].search(self.name)
         return self.level == "graph" and self.width in (6, 9) and bool(named)
 
     @property
@@ -169,7 +149,7 @@ class Property:
         """
         if self.columns:
             return "spectrum"
-        if self.width == 3 and (self.level == "node" or _VECTORS.search(normalize_name(self.name))):
+        if self.width == 3 and (self.level == "node" or NAMES["vectors"].search(self.name)):
             return "vector"
         if self.width > 3 and self.width not in _TENSOR_WIDTHS:
             return "spectrum"
@@ -185,7 +165,7 @@ class Property:
         """Whether the property is an input, not a target: an integer charge or spin."""
         known = self.values[self.known]
         whole = bool((known == np.round(known)).all())
-        named = _ATTRIBUTES.fullmatch(normalize_name(self.name))
+        named = NAMES["charge_and_spin"].search(self.name)
         return self.scalar and whole and named is not None
 
 
@@ -207,9 +187,6 @@ MIN_COLUMNS = 8
 MIN_ALIKE = 0.5
 """Smallest mean correlation of neighbours among columns that only count, or have gaps."""
 
-_NUMBERED = re.compile(r"(.*?)((?:(?<![^\s_=(,:])-)?\d+(?:\.\d+)?)(\D*|[\s_(\[]*cm\^?[_-]?1\W*)")
-"""What stands before a number with its sign, the number, and what follows, as ``cm-1``."""
-
 
 def join_numbered(table: PropertyTable) -> PropertyTable:
     """Join numbered columns that are a spectrum, as ``400``, ``402`` ..., to one property.
@@ -219,7 +196,7 @@ def join_numbered(table: PropertyTable) -> PropertyTable:
     """
     groups: dict[tuple[str, str], dict[float, Property]] = {}
     for name, prop in table.numbers.items():
-        if prop.scalar and (parts := _NUMBERED.fullmatch(name)):
+        if prop.scalar and (parts := NAMES["numbered"].search(name)):
             groups.setdefault((parts[1], parts[3]), {})[float(parts[2])] = prop
     numbers = dict(table.numbers)
     for (before, _), members in groups.items():
@@ -289,11 +266,6 @@ def mark_far(values: Array) -> NDArray[np.bool_]:
         others = np.where(others <= nothing, max(abs(middle), LARGE), LARGE * others)
     gaps = np.flatnonzero(next_off > FAR * (1.0 + SHOWING / len(values)) * others)
     return off >= next_off[gaps[0]] if len(gaps) else none
-
-
-def normalize_name(name: str) -> str:
-    """Return a name in lower case, its words joined by underscores."""
-    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 def make_identifier(name: str, prefix: str, taken: Container[str] = ()) -> str:

@@ -4,7 +4,6 @@ Shapes: G graphs.
 """
 
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.config.data_config import TRAJECTORY, SplitConfig
 from hydragnn_hpo.data.label_sharing import SparseLabels, share_labels
+from hydragnn_hpo.data.name_patterns import NAMES
 from hydragnn_hpo.data.structure import MISSING_NUMBERS
 from hydragnn_hpo.data.trajectories import FoundRuns
 from hydragnn_hpo.errors import DataError
@@ -264,7 +264,7 @@ def is_split(key: str, counts: Collection[str]) -> bool:
     (True, False)
     """
     words = {value.strip().lower() for value in counts if value.strip() not in MISSING_NUMBERS}
-    is_named = _SPLIT_NAME.search(key.lower()) is not None
+    is_named = NAMES["splits"].search(key) is not None
     if marks_test(key):
         return len(words) > 1 and words <= _MARKS
     return is_named or (len(words) > 1 and words <= _SPLIT_WORDS)
@@ -276,7 +276,7 @@ def marks_test(key: str) -> bool:
     >>> marks_test("is_test"), marks_test("Test Set"), marks_test("test_energy")
     (True, True, False)
     """
-    return _TEST_NAME.search(key.lower()) is not None
+    return NAMES["test_marks"].search(key) is not None
 
 
 _TEST_WORDS = ("test", "testing", "holdout")
@@ -285,12 +285,9 @@ _TEST_WORDS = ("test", "testing", "holdout")
 _SPLIT_WORDS = {
     *("train", "training", "val", "valid", "validation", "dev", *_TEST_WORDS),
 }
-_TEST_NAME = re.compile(r"^((is|in|for)[\W_]*)?(test|testing|holdout)([\W_]*(set|split|part))?$")
 _MARKED = ("1", "true", "yes")
 _MARKS = {*_MARKED, "0", "false", "no"}
 """Values of a property that marks the test split."""
-
-_SPLIT_NAME = re.compile(r"^(set|subset|k?fold|partition)$|(^|[\W_])splits?([\W_]?\d+)?$")
 
 
 def _without_empty(counts: Mapping[str, int]) -> dict[str, int]:

@@ -7,7 +7,6 @@ in the file than to any other one; the frames of a run drift.
 Shapes: G graphs, N nodes.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config.data_config import TRAJECTORY
-from hydragnn_hpo.data.properties import PropertyTable, normalize_name
+from hydragnn_hpo.data.name_patterns import NAMES
+from hydragnn_hpo.data.properties import PropertyTable
 
 Array = NDArray[np.float64]
 
@@ -35,12 +35,6 @@ frames that drift; it is 1 for random displacements."""
 
 MIN_IN_RUNS, MIN_FRAMES = 0.5, 4
 """Share of the structures that must be in runs, and shortest run whose drift is measured."""
-
-_NAMES = re.compile(
-    r"(^|_)(j?id|uid|uuid|name|run|traj(ectory)?|material|identifier|system|mol(ecule)?|parent|"
-    r"simulation|relaxation|calculation)(_?(id|name|number|no|index))?$"
-)
-"""Names of properties that name what a structure comes from; matched after ``normalize_name``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +220,7 @@ def _names_runs(
         return False
     if len(set(zip(names, formulas, strict=True))) > len(counts):  # one has two compositions
         return False
-    named = _NAMES.search(normalize_name(key)) is not None
+    named = NAMES["runs"].search(key) is not None
     if named and (len(set(formulas)) == 1 or len(counts) > len(set(formulas))):
         return True
     same = np.array([one == other for one, other in zip(names, names[1:], strict=False)])

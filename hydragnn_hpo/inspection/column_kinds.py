@@ -15,8 +15,8 @@ from ase.data import chemical_symbols
 from ase.formula import Formula
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data.properties import Property, explain_selection, normalize_name
-from hydragnn_hpo.inspection.name_patterns import NAMES
+from hydragnn_hpo.data.name_patterns import NAMES, normalize_name
+from hydragnn_hpo.data.properties import Property, explain_selection
 from hydragnn_hpo.sanitize import escape_line
 
 Array = NDArray[np.float64]

@@ -28,6 +28,7 @@ from hydragnn_hpo.data import (
     size_stats,
 )
 from hydragnn_hpo.data.build_plan import exceeds_limit
+from hydragnn_hpo.data.name_patterns import NAMES
 from hydragnn_hpo.data.properties import (
     PropertyTable,
     collect_properties,
@@ -75,7 +76,6 @@ from hydragnn_hpo.inspection.column_kinds import (
     find_kind,
 )
 from hydragnn_hpo.inspection.force_check import LabelledStructure, Verdict, compare_forces
-from hydragnn_hpo.inspection.name_patterns import NAMES
 from hydragnn_hpo.inspection.run_folders import find_repeats
 from hydragnn_hpo.inspection.target_proposals import TargetProposals
 from hydragnn_hpo.inspection.targets import propose_classes, propose_targets, refuse_classes

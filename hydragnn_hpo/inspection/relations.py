@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hydragnn_hpo.data.properties import Property, normalize_name
-from hydragnn_hpo.inspection.element_fits import MIN_FITTED, Array, fit_elements
-from hydragnn_hpo.inspection.name_patterns import (
+from hydragnn_hpo.data.name_patterns import (
     NAMES,
     is_per_atom,
+    normalize_name,
     parse_calculator,
     parse_energy_kind,
 )
+from hydragnn_hpo.data.properties import Property
+from hydragnn_hpo.inspection.element_fits import MIN_FITTED, Array, fit_elements
 from hydragnn_hpo.inspection.target_proposals import TargetProposal
 from hydragnn_hpo.inspection.unit_evidence import (
     UNKNOWN,

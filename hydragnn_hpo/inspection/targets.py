@@ -14,11 +14,11 @@ from ase import Atoms
 from hydragnn_hpo.config import AxisConfig, TargetConfig
 from hydragnn_hpo.data import FAR, make_identifier, mark_far
 from hydragnn_hpo.data.build_plan import exceeds_limit
+from hydragnn_hpo.data.name_patterns import NAMES, is_energy, is_per_atom, parse_calculator
 from hydragnn_hpo.data.properties import Property, PropertyTable, explain_rejection
 from hydragnn_hpo.data.structure import LARGEST, MISSING_CLASSES, name_class
 from hydragnn_hpo.inspection.column_kinds import PropertyColumn, StructureFacts, find_kind
 from hydragnn_hpo.inspection.element_fits import Array, classify_growth, has_heavy_tails
-from hydragnn_hpo.inspection.name_patterns import NAMES, is_energy, is_per_atom, parse_calculator
 from hydragnn_hpo.inspection.relations import (
     derive,
     drop_equal_totals,

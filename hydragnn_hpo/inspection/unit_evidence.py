@@ -11,17 +11,18 @@ from typing import Literal
 import numpy as np
 from ase import Atoms
 
-from hydragnn_hpo.data.properties import Property, PropertyTable, explain_rejection, normalize_name
-from hydragnn_hpo.inspection.element_fits import Array, count_elements
-from hydragnn_hpo.inspection.free_atoms import recognise_total_energy
-from hydragnn_hpo.inspection.name_patterns import (
+from hydragnn_hpo.data.name_patterns import (
     NAMES,
     USUAL_UNITS,
     find_suffix,
     is_energy,
     is_per_atom,
+    normalize_name,
     parse_calculator,
 )
+from hydragnn_hpo.data.properties import Property, PropertyTable, explain_rejection
+from hydragnn_hpo.inspection.element_fits import Array, count_elements
+from hydragnn_hpo.inspection.free_atoms import recognise_total_energy
 from hydragnn_hpo.sanitize import escape_line
 from hydragnn_hpo.units import inside, interpret_unit
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from hydragnn_hpo.data.properties import normalize_name
-
 TABLE = Path(__file__).with_suffix(".toml")
 """All regular expressions about names of properties, each with names to try it on."""
 
@@ -60,6 +58,11 @@ _KIND_WORDS = {
     *("relative", "reaction", "mixing", "consistent", "tensor", "voigt", "cartesian", "structure"),
 }
 """Words beside those of a potential that name no calculator: those of a plain energy, and all."""
+
+
+def normalize_name(name: str) -> str:
+    """Return a name in lower case, its words joined by underscores."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 def is_energy(name: str) -> bool:
