@@ -694,7 +694,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--slots", type=int, nargs="+", default=SLOTS)
-    parser.add_argument("--only", nargs="+", choices=(*CONTESTANTS, *VARIANTS), default=CONTESTANTS)
+    parser.add_argument("--only", nargs="*", choices=(*CONTESTANTS, *VARIANTS), default=CONTESTANTS)
     parser.add_argument("--no-campaigns", action="store_true", help="leave whole campaigns out")
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
