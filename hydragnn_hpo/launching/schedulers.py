@@ -230,7 +230,7 @@ class Scheduler(ABC):
         """Return words of its template that other schedulers do not have.
 
         Returns:
-            Text that fills each placeholder, by its name.
+            Text for each variable of the template, by its name.
         """
         return {}
 

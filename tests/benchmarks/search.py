@@ -8,10 +8,10 @@ two rungs. The others decide by their own code: Optuna's samplers and pruners, R
 asynchronous brackets, DeepHyper at the full budget as HydraGNN's scripts run it. Thinking costs no
 time. What counts is the objective that a configuration reaches as the mean over its seeds.
 Figures: slot-seconds until a configuration within 2, 5, 10 or 15 % of the best known was trained to
-the end, geometric means over seeds, and ratios of ours over theirs, geometric means over sets. Sets
-and slots can be replayed one by one: what is recorded of others stays.
-Then whole campaigns of the size that ``init`` gives a few minutes, on two slots: distance of the
-best to the best known, and error of the ensemble of six on structures that chose nothing.
+the end, geometric means over seeds, and ratios of ours over theirs, geometric means over sets.
+Sets, slots and searches can be replayed one by one: what is recorded of others stays. Then whole
+campaigns of the size that ``init`` gives a few minutes, on two slots: distance of the best to the
+best known, and error of the ensemble of six on structures that chose nothing.
 ``--quick`` replays one seed of one set on eight slots.
 """
 
@@ -484,8 +484,6 @@ CONTESTANTS: dict[str, Contestant] = {
     "random_full": ours(Settings("random", in_full)),
 }
 VARIANTS: dict[str, Contestant] = {
-    "ours_spread_2": ours(Settings(points=8, initial=2)),
-    "ours_spread_25": ours(Settings(points=8, initial=25)),
     "ours_without_portfolio": ours(Settings()),
     "ours_2_rungs": ours(Settings(rungs=in_two)),
     "ours_compared": ours(Settings(at_once=False)),
@@ -695,7 +693,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--slots", type=int, nargs="+", default=SLOTS)
     parser.add_argument("--only", nargs="*", choices=(*CONTESTANTS, *VARIANTS), default=CONTESTANTS)
-    parser.add_argument("--no-campaigns", action="store_true", help="leave whole campaigns out")
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore")
@@ -718,7 +715,7 @@ def main() -> None:
         replace_row(rows, row, ("set", "slots", "contestant"))
         if keep:
             finish(__file__, recorded["figures"], keep=True, rows=rows, small=small)
-    for row in () if options.no_campaigns else compare_small(tables, seeds):
+    for row in compare_small(tables, seeds):
         replace_row(small, row, ("set", "campaign"))
     figures = summarize(rows) | summarize_small(small)
     if keep:

@@ -141,7 +141,7 @@ class Slurm(schedulers.Scheduler):
         """Return the name of the log, by job and array task.
 
         Returns:
-            Text that fills each placeholder, by its name.
+            Text for each variable of the template, by its name.
         """
         return {"log": "%A_%a.out" if request.allocations > 1 else "%j.out"}
 

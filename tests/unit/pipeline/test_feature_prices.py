@@ -150,6 +150,8 @@ def test_features_are_proposed_where_they_may_help(tmp_path, atoms, minutes, pro
         request = InitRequest(targets=("gap",), minutes=minutes, trunks=trunks)
         made = init_from_files([tmp_path / "some.extxyz"], request, {"gap": "eV"}, tmp_path)
         assert ("model.embedding" in made.campaign_text) == (proposed and trunks)
+        without_rounds = '"model.layers" = { low = 0' in made.campaign_text
+        assert without_rounds == (proposed and trunks and bool(atoms.pbc.all()))
 
 
 def init_of_large_cells(folder, minutes):
