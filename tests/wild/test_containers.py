@@ -405,6 +405,27 @@ def test_a_table_of_any_name_that_names_files_is_read(table, form, where, tmp_pa
         assert alone.sample.total == 8
 
 
+@pytest.mark.parametrize(
+    ("rows", "cure"),
+    [
+        (["{file}.xyz,0.5", "{file}.xyz,1.5"], "above it, or give the folder of the table."),
+        (["0.5,{file}", "1.5,{file}"], "above it, or give the folder of the table."),
+        (["CCO{file},0.5", "CN{file},1.5"], "above it."),
+        (["c1ccccc1{file},benzene", "c1ccncc1{file},pyridine"], "above it."),
+    ],
+)
+def test_a_first_line_with_a_structure_is_no_header(rows, cure, tmp_path):
+    lines = []
+    for number, row in enumerate(rows * 3):
+        name = "C" * (number + 1)
+        molecule("CH4").write(tmp_path / f"{name}.xyz")
+        lines.append(row.format(file=name))
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    with pytest.raises(DataError, match="first line, .* holds a structure, not the") as refused:
+        inspect_files([tmp_path / "rows.csv"])
+    assert str(refused.value).endswith(cure)
+
+
 @pytest.mark.parametrize("column", ["smiles", "rxn"])
 def test_reactions_are_refused_by_their_name(column, tmp_path):
     """W39."""

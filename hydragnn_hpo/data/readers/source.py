@@ -226,7 +226,10 @@ def check_header(path: Path, header: Sequence[str]) -> None:
     """
     repeated = next((n for n, count in Counter(header).items() if n and count > 1), None)
     if repeated is not None:
-        raise DataError(f"{path}: two columns are named '{repeated[:60]}'; rename one of them.")
+        cure = ", or write a header if the first line is none" if is_number(repeated) else ""
+        raise DataError(
+            f"{path}: two columns are named '{repeated[:60]}'; rename one of them{cure}."
+        )
 
 
 Value = float | str | NDArray[np.float64]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hydragnn_hpo.data.readers.source import is_number
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.sanitize import escape_line
+from hydragnn_hpo.sanitize import escape_line, quote
 
 NAMES = ("smiles", "canonical_smiles", "isomeric_smiles")
 """Names of columns that hold SMILES."""
@@ -35,6 +35,9 @@ REACTION = re.compile(r"(?<!-)>")
 _DICTIONARY = {"lattice", "sites", "lattice_mat", "elements"}
 """Keys of structures of pymatgen and JARVIS."""
 
+_LONGEST_WORD = 4
+"""Characters of a name that may be a SMILES by chance, such as COF, where no number is beside."""
+
 _LONGEST = 255
 """Largest number of characters of a file name."""
 
@@ -58,15 +61,15 @@ def find_structure_column(
         rows: its first rows.
 
     Raises:
-        DataError: there is none.
+        DataError: there is none, or the header is a row.
     """
     columns = [(name, read_column(rows, number)) for number, name in enumerate(header)]
     for name, cells in columns:
         if 2 * sum(is_structure(cell) for cell in cells) > len(cells) or are_files(cells, path):
-            return StructureColumn("table", name)
+            return _check_header(path, header, StructureColumn("table", name))
     for name, cells in columns:
         if cells and not is_json(path) and are_smiles(name, cells):
-            return StructureColumn("smiles", name)
+            return _check_header(path, header, StructureColumn("smiles", name))
     hint = next((s for s in ";\t|" if len(header) == 1 and s in header[0]), None)
     keys = next((list(c) for _, cells in columns for c in cells if isinstance(c, Mapping)), None)
     cure = f"; separate them by commas, not by {hint!r}." if hint else "; add one."
@@ -77,6 +80,32 @@ def find_structure_column(
         f"{path}: no column holds structures (CIF texts, names of files beside the table, SMILES); "
         f"columns: {escape_line(', '.join(header))[:200]}{cure}"
     )
+
+
+def _check_header(path: Path, header: Sequence[str], column: StructureColumn) -> StructureColumn:
+    """Return the column; refuse a first line that is a row: it would be lost and name columns.
+
+    Args:
+        path: the table.
+        header: its first line.
+        column: the column with the structures.
+
+    Raises:
+        DataError: the name of the column is a structure, too.
+    """
+    name = column.name
+    numbers = any(map(is_number, header))
+    if column.reader == "table":
+        is_row = (path.parent / name).is_file() or numbers and bool(find_files(path, name))
+        cure = ", or give the folder of the table"
+    else:
+        is_row, cure = (numbers or len(name) > _LONGEST_WORD) and are_smiles("", [name]), ""
+    if is_row and not is_json(path):
+        raise DataError(
+            f"{path}: its first line, {quote(', '.join(header)[:60])}, holds a structure, not the "
+            f"names of the columns: write them above it{cure}."
+        )
+    return column
 
 
 LAYOUT = (
