@@ -228,6 +228,7 @@ def join_local_models(
     if isinstance(context, CrossContext):  # so far on one fold, which spares the other fits
         names = [name for name, one in judged.items() if is_promising(one)]
         members = _fit_on_folds(context, names) if names else ()
+        judged = {name: {**one, "weight": 0.0} for name, one in judged.items()}
         judged |= _judge_heads(context, choice, members) if members else {}
     weights = {name: one["weight"] for name, one in judged.items() if one["weight"]}
     if not weights or not members:

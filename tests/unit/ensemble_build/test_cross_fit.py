@@ -18,6 +18,7 @@ from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.prune import prune_members
 from hydragnn_hpo.ensemble_build import candidates as candidates_module
+from hydragnn_hpo.ensemble_build import simpler_models
 from hydragnn_hpo.ensemble_build.build import build_ensemble
 from hydragnn_hpo.ensemble_build.candidates import list_nets, open_build_context
 from hydragnn_hpo.ensemble_build.member_selection import select_members
@@ -263,6 +264,25 @@ def test_no_regression_sees_the_fold_that_it_is_judged_on(fitted):
     assert not same[fold == 2].any()
     own = before.members[2].predict(context.graphs.take(np.flatnonzero(context.fold == 2)))
     np.testing.assert_array_equal(before.learned["charge"][fold == 2], own["charge"])
+
+
+def test_a_regression_that_hardly_helps_on_one_fold_is_not_fitted_on_the_others(
+    fitted, monkeypatch
+):
+    judge = simpler_models._judge_heads
+
+    def judge_kindly(*arguments):
+        judged = judge(*arguments)
+        if "energy" in judged:
+            error = judged["energy"]["mae_without"]
+            judged["energy"] |= {"weight": 0.1, "mae_with": 0.999 * error}
+        return judged
+
+    monkeypatch.setattr(simpler_models, "_judge_heads", judge_kindly)
+    _, joined = join_in(fitted)
+    assert set(joined.weights) == {"charge"}
+    assert joined.judged["energy"]["weight"] == 0.0
+    assert [set(member.starts) for member in joined.members] == [{"charge"}] * FOLDS
 
 
 def test_regressions_of_all_folds_predict_as_one_more_configuration(built):
