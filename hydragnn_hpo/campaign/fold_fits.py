@@ -10,6 +10,8 @@ from hydragnn_hpo.campaign.trial_kind import TrialKind
 from hydragnn_hpo.config import CampaignConfig
 from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import derive_seed
+from hydragnn_hpo.search import RungResult
+from hydragnn_hpo.search.rungs import rank_results
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +68,9 @@ def choose_fold_fits(state: State, config: CampaignConfig, groups: int | None) -
         folds = int(state.trials[next(iter(state.folds.values()))].values["training.folds"])
     else:
         done = [t for t in state.with_status("completed") if t.parent is None]
-        scored = sorted((t.objective, t.name) for t in done if t.objective is not None)
-        parents = [name for _, name in scored[: config.ensemble.configurations]]
+        ended = [RungResult(t.name, t.objective, errors=t.errors) for t in done]
+        ranked = rank_results(sorted(ended, key=lambda one: one.trial))
+        parents = [one.trial for one in ranked[: config.ensemble.configurations]]
         folds = min(config.ensemble.folds, config.ensemble.folds if groups is None else groups)
     if folds < 2:
         return []

@@ -116,6 +116,17 @@ class Trial:
         return self.train_share is None and self.fold is None
 
     @property
+    def errors(self) -> tuple[float, ...]:
+        """Validation error of each head, in the order of their names.
+
+        Returns:
+            Empty where one is not known, or where trials are ranked by something else.
+        """
+        errors = [self.val_mae[head] for head in sorted(self.val_mae)]
+        known = tuple(error for error in errors if error is not None)
+        return known if len(known) == len(errors) and self.score == self.objective else ()
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         """Hosts it runs on, without duplicates.
 
@@ -465,7 +476,8 @@ def _on_ended(state: State, event: EndedEvent) -> None:
         trial.rung_scores[trial.until] = trial.score
     if outcome != "cancelled" and trial.parent is None:
         ruled = trial.reason in RULES
-        rested = RungResult(trial.name, None if ruled else trial.score, outcome == "completed")
+        score = None if ruled else trial.score
+        rested = RungResult(trial.name, score, outcome == "completed", trial.errors)
         state.results[trial.until].append(rested)
     if trial.reason == "bug":
         state.bugs[_gist(trial)] += 1
@@ -526,7 +538,8 @@ def _on_objective_changed(state: State, event: ObjectiveChangedEvent) -> None:
         for place, row in enumerate(rows):
             trial = state.trials[row.trial]
             ruled = trial.reason in RULES and trial.until == rung
-            rows[place] = row._replace(objective=None if ruled else trial.rung_scores.get(rung))
+            score = None if ruled else trial.rung_scores.get(rung)
+            rows[place] = row._replace(objective=score, errors=())
     state.closed = False
 
 

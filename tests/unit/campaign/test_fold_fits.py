@@ -48,6 +48,18 @@ def test_the_best_of_the_full_budget_leave_out_each_fold_once():
     assert choose_fold_fits(ended_search(**SEARCH), trainings(), groups=100) == []
 
 
+def test_the_second_configuration_is_the_one_that_adds_most_to_the_best():
+    state = ended_search(t0=0.2, t1=0.1, t2=0.3, t3=0.4)
+    errors = {"t1": (1.0, 4.0), "t0": (1.05, 4.1), "t2": (3.0, 2.0)}
+    for name, (energy, gap) in errors.items():
+        trial = state.trials[name]
+        trial.score = trial.objective
+        trial.val_mae = {"gap": gap, "energy": energy}
+        state.move(trial, "completed")
+    fits = choose_fold_fits(state, cross(folds=2), groups=100)
+    assert [(fit.parent, fit.fold) for fit in fits] == [("t1", 0), ("t1", 1), ("t2", 0), ("t2", 1)]
+
+
 @pytest.mark.parametrize(("groups", "folds"), [(None, 3), (3, 3), (2, 2), (1, 0)])
 def test_there_are_no_more_folds_than_groups(groups, folds):
     fits = choose_fold_fits(ended_search(**SEARCH), cross(configurations=1), groups)

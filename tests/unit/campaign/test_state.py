@@ -44,6 +44,25 @@ def test_furthest_trained_ranks_first_then_lowest_objective():
     assert [t.name for t in state.ranked()] == ["c", "b"]
 
 
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ({}, (2.0, 1.0)),
+        ({"score": 0.3}, (2.0, 1.0)),
+        ({"score": -7.0}, ()),
+        ({"score": [0.3, 9.0]}, ()),
+        ({"val_mae": {"gap": None, "energy": 2.0}}, ()),
+    ],
+)
+def test_errors_of_heads_are_compared_where_they_are_the_objective(told, known):
+    result = {"objective": 0.3, "val_mae": {"gap": 1.0, "energy": 2.0}, **told}
+    events = [proposed("a"), placed("a"), ended("a", "stopped", **result)]
+    assert fold(events).results[4][0].errors == known
+    scores = {"a": {"4": -7.0}}
+    [row] = fold([*events, event("objective_changed", scores=scores)]).results[4]
+    assert (row.objective, row.errors) == (-7.0, ())
+
+
 def test_bugs_are_counted_by_what_they_say_at_last():
     def bug(name, message):
         return [proposed(name), placed(name), ended(name, "failed", reason="bug", message=message)]

@@ -6,11 +6,14 @@ from collections.abc import Callable
 import pytest
 
 from hydragnn_hpo.search.rungs import (
+    CORRELATION,
     Promotion,
     RungResult,
+    expect_pair,
     promote_asynchronously,
     promote_finalists,
     promote_synchronously,
+    rank_results,
 )
 
 
@@ -81,6 +84,42 @@ def test_several_goals_are_promoted_from_the_front():
     results = [[RungResult(f"t{i}", point) for i, point in enumerate(points)], []]
     promotions = promote_asynchronously(results, [set(), set()], reduction=2)
     assert {promotion.trial for promotion in promotions} == {"t0", "t1", "t2"}
+
+
+ENERGY = (1.0, 4.0)
+LIKE_IT = (1.05, 4.1)
+EDGES = (3.0, 2.0)
+"""Errors of two heads: of a net, of one like it, and of one that is better at the second head."""
+
+
+@pytest.mark.parametrize(
+    ("other", "second"),
+    [(EDGES, "t3"), ((3.0, 3.9), "t1"), ((), "t1"), ((2.0,), "t1"), ((0.99, 3.99), "t1")],
+    ids=["specialist", "worse", "not known", "other heads", "alike"],
+)
+def test_the_second_place_is_for_what_adds_most_to_the_best(other, second):
+    kinds = zip((0.1, 0.2, 0.3, 0.4), (ENERGY, LIKE_IT, LIKE_IT, other), strict=True)
+    results = [RungResult(f"t{i}", y, errors=errors) for i, (y, errors) in enumerate(kinds)]
+    ranked = [one.trial for one in rank_results([results[3], *results[:3]])]
+    assert ranked[:2] == ["t0", second]
+    assert ranked[2:] == [f"t{i}" for i in range(1, 4) if f"t{i}" != second]
+    promoted = promote_asynchronously([results, []], [set(), set()], reduction=2)
+    assert [one.trial for one in promoted] == ["t0", second]
+    together = promote_synchronously([results, []], [set(), set()], reduction=3, finalists=2)
+    assert [one.trial for one in together] == ["t0", second]
+
+
+@pytest.mark.parametrize("other", [(0.7, 5.0), (1.3, 1.3), (1.0, 3.0), (8.0, 0.0)])
+def test_two_nets_err_as_with_the_best_weights_of_correlated_errors(other):
+    best, r, steps = (1.0, 2.0), CORRELATION, 20_000
+    expected = []
+    for a, b in zip(best, other, strict=True):
+        squares = [
+            (w * a) ** 2 + ((1 - w) * b) ** 2 + 2 * r * w * (1 - w) * a * b
+            for w in (step / steps for step in range(steps + 1))
+        ]
+        expected.append(min(squares) ** 0.5 / a)
+    assert expect_pair(best, other) == pytest.approx(sum(expected) / 2, abs=1e-6)
 
 
 def test_together_waits_until_all_rest_and_then_takes_as_many_as_needed():
