@@ -458,8 +458,15 @@ FEATURES_WITHOUT_ROUNDS = 64
 """Width that the search may give nets without rounds on a foundation model's features."""
 
 
+EVERY = 4
+"""One in so many of the points tried first has no features of a foundation model."""
+
+
 def _choose_first(space: Space, hints: HeadHints, budget: SearchBudget) -> list[dict[str, Scalar]]:
     """Return what is tried first; beside rounds, with features of each model in turn and without.
+
+    Where nets may lack rounds, one in ``EVERY`` has no features: they may tell energies, and
+    elements band edges, so that an ensemble wants both.
 
     Args:
         space: searched keys.
@@ -468,10 +475,14 @@ def _choose_first(space: Space, hints: HeadHints, budget: SearchBudget) -> list[
     """
     kind: Kind = "features" if hints.may_lack_rounds else "elements"
     points = choose_points(kind, space, budget.points)
-    if hints.trunks and hints.needs_rounds:
+    if hints.may_lack_rounds:
+        without = choose_points("elements", space, budget.points // EVERY)
+        for number, point in enumerate(without, start=1):
+            points.insert(EVERY * number - 1, point)
+    elif hints.trunks:
         embeddings = itertools.cycle([*hints.trunks, ELEMENTS])
         points = [{**point, EMBEDDING: next(embeddings)} for point in points]
-    return [_narrow(point, max(budget.features)) for point in points]
+    return [_narrow(point, max(budget.features)) for point in points[: budget.points]]
 
 
 def _narrow(point: Mapping[str, Scalar], widest: int) -> dict[str, Scalar]:

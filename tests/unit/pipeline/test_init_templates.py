@@ -133,7 +133,10 @@ def test_points_of_the_portfolio_are_valid_trials_however_narrow_the_nets(pooled
     made = campaign(render_campaign(card(**targets), "card.toml", budget=narrow, hints=hints))
     points = complete_initial_points(made)
     assert len(points) == narrow.points
-    assert {"chgnet", "sevennet"} <= {point["model.embedding"] for point in points}
+    embeddings = [point["model.embedding"] for point in points]
+    assert {"chgnet", "sevennet"} <= set(embeddings)
+    without = [place for place, each in enumerate(embeddings) if each == "elements"]
+    assert without == list(range(3, len(points), 4))
     widths = [(point["model.layers"] == 0, point["model.features"]) for point in points]
     assert {width for without_rounds, width in widths if not without_rounds} == {32}
     assert {width for without_rounds, width in widths if without_rounds} == {64}
