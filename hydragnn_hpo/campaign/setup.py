@@ -52,6 +52,7 @@ from hydragnn_hpo.files import (
 from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.resources import find_resource
+from hydragnn_hpo.sanitize import quote
 from hydragnn_hpo.search import apply_values, check_feasible_share, check_space, read_constraints
 from hydragnn_hpo.search.brain import READ_PRIORS
 from hydragnn_hpo.search.constraints import Constraint, complete_configuration
@@ -61,6 +62,9 @@ MAY_CHANGE = ("machine",)
 """Parts of a campaign that may differ when it goes on: they never change a result. So may what adds
 trials after the last, ``_ADDED``, and ``search.objective`` as long as every result holds what it
 names."""
+
+_LONGEST_SHOWN = 80
+"""Characters of a value in an error."""
 
 _ADDED = ("reseed", "learning_curve", "fit", "configurations", "folds")
 """Settings of ``[ensemble]`` that add trials after the last."""
@@ -152,9 +156,15 @@ def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
     if difference:
         key, old, new = difference
         raise RunError(
-            f"{run.path}: holds campaign '{there['name']}' with {key} = {old!r}, asked was "
-            f"{new!r}; choose another directory with --run, or undo the change."
+            f"{run.path}: holds campaign '{there['name']}' with {key} = {_show(old)}, asked was "
+            f"{_show(new)}; choose another directory with --run, or undo the change."
         )
+
+
+def _show(value: object) -> str:
+    """Return a value as Python writes it; of a long list the middle is left out."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else quote(text, _LONGEST_SHOWN)
 
 
 def _can_change_objective(config: CampaignConfig, run: RunDir) -> bool:

@@ -640,6 +640,14 @@ def test_an_objective_that_some_result_lacks_is_no_correction(run, tmp_path):
         open_run(campaign(objective="speed"), tmp_path / "run")
 
 
+def test_of_a_long_list_that_differs_the_two_ends_are_shown(run, tmp_path):
+    points = [{"x": 0.001 * place} for place in range(200)]
+    run(campaign(initial_points=points), StubBackend())
+    with pytest.raises(RunError, match=r"initial_points = .*'x': 0\.0.* asked was \[\]") as error:
+        open_run(campaign(), tmp_path / "run")
+    assert len(str(error.value).removeprefix(str(tmp_path))) < 300
+
+
 def test_an_end_without_results_never_says_that_nothing_was_proposed():
     state = State()
     assert explain_no_result(state) == "none was proposed"
