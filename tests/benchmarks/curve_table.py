@@ -59,6 +59,8 @@ class CurveTable:
         self.epochs = self.campaign.search.rungs[-1]
         self.best = np.array([_best_so_far(row["objective"], self.epochs) for row in whole])
         """Best objective up to each epoch, which is what rungs compare, [n, E]."""
+        self.best_errors = np.array([_errors_of_best(row, self.epochs) for row in whole])
+        """Validation errors of the heads at the epoch of ``best``, [n, E, H]."""
         self.seconds = np.array([statistics.median(row["seconds"]) for row in whole])
         """Of one epoch, [n]: the median, as other programs disturb single ones."""
         self.start = statistics.median(row["start_seconds"] for row in whole)
@@ -146,6 +148,16 @@ class CurveTable:
             return None
         used.add(row)
         return row
+
+
+def _errors_of_best(row: Mapping[str, Any], epochs: int) -> np.ndarray:
+    """Return the errors of a configuration's heads at its best epoch so far, [E, H]."""
+    objective = np.array(row["objective"][:epochs])
+    first = np.minimum.accumulate(objective) == objective
+    places = np.maximum.accumulate(np.where(first, np.arange(len(objective)), 0))
+    heads = [head for head in sorted(row) if head.startswith("val_mae.")]
+    errors = np.stack([np.array(row[head])[places] for head in heads], axis=1)
+    return np.pad(errors, ((0, epochs - len(errors)), (0, 0)), mode="edge")
 
 
 def _is_number(choice: Scalar) -> bool:

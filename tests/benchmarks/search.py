@@ -423,8 +423,10 @@ class CampaignReplay:
         """Let the next trial reach its rung, and return the time."""
         now, number, rung = heapq.heappop(self.running)
         row = self.rows[number]
-        score = float(self.table.best[row, self.search.rungs[rung] - 1])
-        self.results[rung].append(RungResult(str(number), score))
+        last = self.search.rungs[rung] - 1
+        score = float(self.table.best[row, last])
+        errors = tuple(map(float, self.table.best_errors[row, last]))
+        self.results[rung].append(RungResult(str(number), score, errors=errors))
         self.brain.tell(TrialScore(self.table.values[row], score, rung))
         if rung + 1 == len(self.search.rungs):
             self.trace.ended.append((now, row))
