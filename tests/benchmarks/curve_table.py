@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_hpo.config import CampaignConfig, Scalar, Space
+from hydragnn_hpo.ensemble_build.member_selection import ScoredHead, weigh_alone
 from hydragnn_hpo.search.space import (
     active_parameters,
     configuration_key,
@@ -21,6 +22,8 @@ from hydragnn_hpo.search.space import (
 
 CURVES = Path(__file__).parent / "curves"
 SETS = ("castelli_mini", "small_organics", "magnetic_crystals", "acetylacetone", "magnetic_nodes")
+ROUNDS = 12
+"""Draws of each greedy selection, as ``ensemble.rounds``."""
 KIND = "model.conv"
 KIND_DISTANCE = 3.0
 """Squared distance of two convs: a proposal keeps its conv while one of that is left."""
@@ -95,9 +98,10 @@ class CurveTable:
         return reached
 
     def measure_ensemble(self, rows: Sequence[int]) -> float:
-        """Return the error of the mean of some configurations, where nothing was chosen.
+        """Return the error of an ensemble of some configurations where nothing was chosen, ``cal``.
 
-        It is the mean over heads of the MAE in units of the labels' spread, on ``cal``.
+        Each head weights them as ensembles do, on one half of the rows, and is judged on the other
+        one, in turns. The error is the mean over heads of the MAE in units of the labels' spread.
         """
         if self._predictions is None:
             places = {trial: place for place, trial in enumerate(self._completed)}
@@ -112,8 +116,14 @@ class CurveTable:
         errors = []
         for made, labels in self._predictions.values():
             known = ~np.isnan(labels)
-            away = made[chosen].mean(axis=0) - labels
-            errors.append(np.abs(away[known]).mean() / labels[known].std())
+            rows = np.arange(known.sum())
+            truth = labels[known][:, None]
+            predicted = np.stack([made[row][known] for row in chosen])[..., None]
+            head = ScoredHead(predicted, truth, 1.0 / truth.std(), rows)
+            for half in (rows < len(rows) // 2, rows >= len(rows) // 2):
+                weights = weigh_alone([head.take(half, slice(None))], ROUNDS)
+                away = np.tensordot(weights, predicted[:, ~half], 1) - truth[~half]
+                errors.append(np.abs(away).mean() / truth.std())
         return float(np.mean(errors))
 
     def _encode(self, values: Mapping[str, Scalar]) -> list[float]:

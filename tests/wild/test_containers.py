@@ -406,6 +406,29 @@ def test_a_table_of_any_name_that_names_files_is_read(table, form, where, tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("name", "between", "point"),
+    [("a.csv", ";", ","), ("a.csv", ";", "."), ("a.tsv", "\t", "."), ("a.tab", "\t", ",")],
+)
+def test_columns_may_end_with_semicolons_or_tabs_and_numbers_have_commas(
+    name, between, point, tmp_path
+):
+    rows = [["smiles", "gap (eV)"], *([f"{'C' * n}O", f"{n / 4}"] for n in range(1, 9))]
+    lines = (between.join((smiles, gap.replace(".", point))) for smiles, gap in rows)
+    (tmp_path / name).write_text("\n".join(lines))
+    assert [atoms.info["gap (eV)"] for atoms in read(tmp_path / name)] == [
+        n / 4 for n in range(1, 9)
+    ]
+
+
+def test_commas_and_points_in_numbers_are_refused_as_one_may_part_thousands(tmp_path):
+    (tmp_path / "a.csv").write_text("smiles;gap;mass\nCO;1,5;1.234\nCCO;2,5;46\n")
+    with pytest.raises(
+        DataError, match=r"commas and points, as 1,5 and 1\.234; write decimal poin"
+    ):
+        read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
     ("rows", "cure"),
     [
         (["{file}.xyz,0.5", "{file}.xyz,1.5"], "above it, or give the folder of the table."),

@@ -17,7 +17,13 @@ from hydragnn_hpo.data.readers.hydragnn_bp import HYDRAGNN_BP, is_hydragnn_bp
 from hydragnn_hpo.data.readers.pyg import PYG
 from hydragnn_hpo.data.readers.sdf import MOLFILES, SDF
 from hydragnn_hpo.data.readers.smiles import SMILES, names_smiles
-from hydragnn_hpo.data.readers.source import OPENERS, Reader, Source, in_one_piece
+from hydragnn_hpo.data.readers.source import (
+    OPENERS,
+    TABLE_SUFFIXES,
+    Reader,
+    Source,
+    in_one_piece,
+)
 from hydragnn_hpo.data.readers.table import TABLE
 from hydragnn_hpo.data.readers.text_folder import CFG, LSMS, holds_cfg
 from hydragnn_hpo.errors import ConfigError, unknown
@@ -42,7 +48,7 @@ READERS: dict[str, Reader] = {
 _BY_SUFFIX = {
     ".xyz": "extxyz",
     ".extxyz": "extxyz",
-    ".csv": "table",
+    **dict.fromkeys(TABLE_SUFFIXES, "table"),
     ".json": "table",
     ".db": "database",
     **dict.fromkeys(LMDB, "database"),
@@ -59,7 +65,7 @@ def reader_of(source: Source, name: str | None) -> Reader:
     """Return the reader of a source.
 
     Without a name, a folder is recognised by its files and a file by its content, else by its
-    suffix, and SMILES in CSV by their column. ASE reads all other files. LSMS text is read only
+    suffix, and SMILES in tables by their column. ASE reads all other files. LSMS text is read only
     where ``name`` says so.
 
     Args:
@@ -82,7 +88,7 @@ def reader_of(source: Source, name: str | None) -> Reader:
     named = _BY_SUFFIX.get(inner.suffix.lower())
     if named != "pyg" and (form := recognize(path)) is not None:
         return READERS[form.reader]
-    if inner.suffix.lower() == ".csv" and names_smiles(source):
+    if inner.suffix.lower() in TABLE_SUFFIXES and names_smiles(source):
         return READERS["smiles"]
     return READERS[named or "ase_file"]
 

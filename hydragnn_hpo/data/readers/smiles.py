@@ -1,9 +1,7 @@
 """Molecules as SMILES, one per line or in a table; RDKit computes their positions."""
 
-import csv
 import functools
 import itertools
-import lzma
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.readers.source import (
+    TABLE_SUFFIXES,
     Item,
     Reader,
     Source,
@@ -21,7 +20,7 @@ from hydragnn_hpo.data.readers.source import (
     add_property,
     check_header,
     make_or_catch,
-    open_text,
+    read_names,
     read_rows,
     read_stamp,
     read_text,
@@ -52,8 +51,8 @@ _GAP = 1.0
 def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """Read molecules.
 
-    A table (``.csv``) has the SMILES in ``structure_column``, or in a column named ``smiles``;
-    its other columns become ``info``. A ``.smi`` file has a SMILES per line, optionally followed by
+    A table has the SMILES in ``structure_column``, or in a column named ``smiles``; its other
+    columns become ``info``. A ``.smi`` file has a SMILES per line, optionally followed by
     a blank and a name. Hydrogens are added. Positions are a conformer of RDKit's ETKDG, whose seed
     depends on the SMILES alone, relaxed with MMFF94 if that has parameters for all atoms. Parts
     that no bond connects, as of a salt, stand side by side, or with ``source.one_part`` the
@@ -86,17 +85,12 @@ def count_smiles(source: Source) -> int | None:
 
 
 def names_smiles(source: Source) -> bool:
-    """Check whether the structures of a CSV file are SMILES, by the name of their column.
+    """Check whether the structures of a table are SMILES, by the name of their column.
 
     The column is ``structure_column``, or without one a column named ``smiles``. The result is
     False for an unreadable file, whose reader raises the error.
     """
-    try:
-        with open_text(source.path) as file:
-            header = next(csv.reader(file), [])
-    except (OSError, EOFError, ValueError, csv.Error, lzma.LZMAError, zlib.error):
-        return False
-    known = [name.strip().lower() for name in header]
+    known = [name.strip().lower() for name in read_names(source.path)]
     column = (source.structure_column or NAMES[0]).lower()
     return column in NAMES and column in known
 
@@ -118,7 +112,7 @@ def _entries(source: Source) -> Entries:
 
 @functools.lru_cache(maxsize=1)
 def _read_once(path: Path, stamp: tuple[int, int], structure_column: str | None) -> Entries:
-    if ".csv" not in [suffix.lower() for suffix in path.suffixes[-2:]]:
+    if not {suffix.lower() for suffix in path.suffixes[-2:]} & {*TABLE_SUFFIXES}:
         words = [line.split(maxsplit=1) for line in read_text(path).splitlines() if line.strip()]
         named = [(*word, "")[1].strip() for word in words]
         return [

@@ -203,19 +203,74 @@ def count_lines(path: Path, pattern: re.Pattern[bytes]) -> float:
         return math.inf
 
 
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab")
+"""Suffixes of tables in text, whatever separates their columns."""
+
+
 def read_rows(path: Path, most: int | None = None) -> list[list[str]]:
-    """Read a CSV file, or its first rows; blank lines are left out.
+    """Read a table in text, or its first rows; blank lines are left out.
+
+    Columns end with commas, semicolons or tabs. Beside the latter two, numbers may have decimal
+    commas, as in spreadsheets of many languages: they become points.
 
     Raises:
-        DataError: the file is unreadable, or its quotes do not match.
+        DataError: the file is unreadable, its quotes do not match, or its numbers have decimal
+            commas and points.
     """
     csv.field_size_limit(2**31 - 1)
+    text = read_text(path)
+    delimiter = _find_delimiter(text)
     try:
-        lines = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-        rows = list(itertools.islice(lines, most))
+        rows = list(itertools.islice(_split_rows(text, delimiter), most))
     except csv.Error as error:
         raise DataError(f"{path}: is not a CSV file ({error}); mend it.") from error
-    return [[cell.strip() for cell in row] for row in rows if any(cell.strip() for cell in row)]
+    rows = [[cell.strip() for cell in row] for row in rows if any(cell.strip() for cell in row)]
+    return rows if delimiter == "," else _write_points(path, rows)
+
+
+def read_names(path: Path) -> list[str]:
+    """Return the first line of a table, from its first megabyte; empty if it cannot be read."""
+    try:
+        with text_errors(path), open_text(path) as file:
+            head = file.read(2**20)
+        return next(_split_rows(head, _find_delimiter(head)), [])
+    except (DataError, csv.Error):
+        return []
+
+
+def _split_rows(text: str, delimiter: str) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+
+
+def _find_delimiter(text: str) -> str:
+    """Return what splits each of the first lines into as many columns, or a comma."""
+    for delimiter in ",;\t":
+        with contextlib.suppress(csv.Error):
+            first = itertools.islice(filter(None, _split_rows(text, delimiter)), 20)
+            widths = {len(row) for row in first}
+            if len(widths) == 1 and widths != {1}:
+                return delimiter
+    return ","
+
+
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?", re.ASCII)
+
+
+def _write_points(path: Path, rows: list[list[str]]) -> list[list[str]]:
+    """Return rows with decimal points; where others have some, ``1.234`` may be a thousand."""
+    cells = list(itertools.chain.from_iterable(rows))
+    comma = next(filter(_DECIMAL_COMMA.fullmatch, cells), None)
+    if comma is None:
+        return rows
+    point = next((cell for cell in cells if "." in cell and is_number(cell)), None)
+    if point is not None:
+        raise DataError(
+            f"{path}: numbers have commas and points, as {comma} and {point}; write decimal points."
+        )
+    return [
+        [cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell) else cell for cell in row]
+        for row in rows
+    ]
 
 
 def check_header(path: Path, header: Sequence[str]) -> None:
