@@ -325,6 +325,12 @@ CONTAINERS = {
     "qm7.mat": (b"MATLAB 5.0 MAT-file, Platform: posix", "scipy.io.loadmat"),
     "a.pkl": (b"\x80\x04\x95", "load it if you trust it"),
     "a.parquet": (b"PAR1\x15", "pandas.read_parquet"),
+    "a.xlsx": (b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml", "save its sheet as CSV"),
+    "a.ods": (
+        b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/vnd.oasis",
+        "save its sheet as CSV",
+    ),
+    "a.xls": (b"\xd0\xcf\x11\xe0\xa1", "save its sheet as CSV"),
     "a.zip": (b"PK\x03\x04" + bytes(22) + b"\x05\x00\x00\x00a.cif", "unpack it"),
 }
 

@@ -95,6 +95,12 @@ FORMATS = (
         cure=f"it may run anything and is not opened here; load it if you trust it, and {_WRITE}",
     ),
     Format(
+        "a spreadsheet",
+        r"PK\x03\x04.{26}(\[Content_Types|_rels/|docProps/|xl/|mimetypeapplication/vnd\.oasis)"
+        r"|\xd0\xcf\x11\xe0",
+        cure="save its sheet as CSV",
+    ),
+    Format(
         "an archive",
         r"PK\x03\x04(?!.{0,200}/data\.pkl)|.{257}ustar",
         cure="unpack it and name what is in it",
