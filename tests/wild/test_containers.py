@@ -411,6 +411,17 @@ def test_a_table_of_any_name_that_names_files_is_read(table, form, where, tmp_pa
         assert alone.sample.total == 8
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.ndjson", "rows.json"])
+def test_records_may_stand_one_in_a_line(name, tmp_path):
+    (tmp_path / name).write_text("\n".join(map(json.dumps, records())) + "\n")
+    (target,) = inspect_files([tmp_path / name]).proposals.targets
+    assert target.key == "gap"
+    assert [atoms.info["gap"] for atoms in read(tmp_path / name)] == [n + 0.5 for n in range(8)]
+    (tmp_path / name).write_text(json.dumps(records()[0]) + "\n{\n")
+    with pytest.raises(DataError, match="is not valid JSON"):
+        read(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("name", "between", "point"),
     [("a.csv", ";", ","), ("a.csv", ";", "."), ("a.tsv", "\t", "."), ("a.tab", "\t", ",")],

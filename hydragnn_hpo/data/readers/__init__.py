@@ -24,6 +24,7 @@ from hydragnn_hpo.data.readers.source import (
     Source,
     in_one_piece,
 )
+from hydragnn_hpo.data.readers.structure_columns import JSON_SUFFIXES
 from hydragnn_hpo.data.readers.table import TABLE
 from hydragnn_hpo.data.readers.text_folder import CFG, LSMS, holds_cfg
 from hydragnn_hpo.errors import ConfigError, unknown
@@ -49,7 +50,7 @@ _BY_SUFFIX = {
     ".xyz": "extxyz",
     ".extxyz": "extxyz",
     **dict.fromkeys(TABLE_SUFFIXES, "table"),
-    ".json": "table",
+    **dict.fromkeys(JSON_SUFFIXES, "table"),
     ".db": "database",
     **dict.fromkeys(LMDB, "database"),
     ".sdf": "sdf",

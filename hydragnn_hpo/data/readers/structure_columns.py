@@ -115,9 +115,12 @@ LAYOUT = (
 """Layout of JSON that is read, for errors."""
 
 
+JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+
+
 def is_json(path: Path) -> bool:
     """Check whether a table is JSON, by its suffix."""
-    return ".json" in {suffix.lower() for suffix in path.suffixes[-2:]}
+    return any(suffix.lower() in JSON_SUFFIXES for suffix in path.suffixes[-2:])
 
 
 def read_column(rows: Sequence[Any], number: int) -> list[Any]:

@@ -219,9 +219,10 @@ def _read_once(path: Path, stamp: tuple[int, int]) -> Rows:
 
 
 def _json(path: Path) -> Rows:
-    """Read JSON: a list of records, columns by name, or matbench's index, columns and data."""
+    """Read JSON: records, in a list or one a line, columns by name, or matbench's three parts."""
+    text = read_text(path)
     try:
-        content = json.loads(read_text(path))
+        content = _load_lines(text) or json.loads(text)
     except ValueError as error:
         raise DataError(f"{path}: is not valid JSON ({error}); get the file again.") from error
     except RecursionError as error:
@@ -240,6 +241,16 @@ def _json(path: Path) -> Rows:
         f"{path}: is neither a list of records, nor columns of equal length, nor a matbench file: "
         f"{LAYOUT}."
     )
+
+
+def _load_lines(text: str) -> list[Any]:
+    """Return the records of JSON lines; empty where the first line is not whole."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    try:
+        first = len(lines) > 1 and isinstance(json.loads(lines[0]), dict)
+    except ValueError:
+        return []
+    return [json.loads(line) for line in lines] if first else []
 
 
 def _values(column: Any) -> Sequence[Any]:
