@@ -222,7 +222,7 @@ def test_texts_are_reported_to_be_no_targets(tmp_path):
 @pytest.mark.parametrize(
     ("texts", "says"),
     [
-        (("bulk",) * 12, "is text with 1 value, and classes are 2 to 10: leave it out, or group"),
+        (("bulk",) * 12, "is 'bulk' everywhere"),
         (tuple("abcdefghijkl"), "is text with 12 values, and classes are 2 to 10: leave it out"),
         (("bulk",) * 8 + ("film",) * 4, "'film' is that of 4 structures only, each class takes 5"),
         (("bulk", "f\u00efn") * 6, "is text, and names of classes are ASCII: rename its values"),
@@ -244,7 +244,7 @@ def test_a_text_that_is_no_class_is_left_out_with_the_rule_that_it_breaks(tmp_pa
     [
         ({}, "there are atoms and cells only"),
         ({"charge": 0}, "charge is 0 everywhere"),
-        ({"solvent": "water"}, "what there is: .*solvent is text"),
+        ({"solvent": "water"}, "what there is: .*solvent is 'water' everywhere"),
     ],
 )
 def test_nothing_to_learn_is_reported_with_what_there_is(info, says, tmp_path):
@@ -271,7 +271,7 @@ def test_attributes_of_alike_names_stay_apart(tmp_path):
         ("noise.xyz", bytes(range(256)) * 9, "is not a text file"),
         ("noise.cif", bytes(range(256)) * 9, "cannot be read"),
         ("words.csv", b"a,b\n1,2\n3,4\n", "no column holds structures"),
-        ("german.csv", b"smiles;gap\nCC;1\n", "separate them by commas, not by ';'"),
+        ("pipes.csv", b"smiles|gap\nCC|1\n", "separate them by commas, not by '|'"),
         ("words.unknown", b"hello world", "cannot be read"),
         ("list.json", b"[1, 2]", "is neither a list of records"),
     ],
