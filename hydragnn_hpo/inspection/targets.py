@@ -541,7 +541,7 @@ def refuse_classes(counts: Counter[str]) -> str | None:
     """
     known = _count_classes(counts)
     if len(known) == 1:
-        return f"is {quote(*known, 40)} everywhere"
+        return f"is {quote(next(iter(known)), 40)} everywhere"
     if not 2 <= len(known) <= MOST_CLASSES:
         few = f"is text with {count(len(known), 'value')}, and classes are 2 to {MOST_CLASSES}"
         return f"{few}: leave it out, or group its values"

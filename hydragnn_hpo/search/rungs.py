@@ -157,11 +157,11 @@ def expect_pair(best: Sequence[float], other: Sequence[float]) -> float:
     for a, b in zip(best, other, strict=True):
         low, high = sorted((a, b))
         if CORRELATION * high >= low:
-            together = low
+            error = low
         else:
             apart = low**2 + high**2 - 2.0 * CORRELATION * low * high
-            together = low * high * math.sqrt((1.0 - CORRELATION**2) / apart)
-        shares.append(together / a if a else 1.0)
+            error = low * high * math.sqrt((1.0 - CORRELATION**2) / apart)
+        shares.append(error / a if a else 1.0)
     return math.fsum(shares) / len(shares)
 
 

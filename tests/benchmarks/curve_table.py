@@ -116,11 +116,11 @@ class CurveTable:
         errors = []
         for made, labels in self._predictions.values():
             known = ~np.isnan(labels)
-            rows = np.arange(known.sum())
+            numbers = np.arange(known.sum())
             truth = labels[known][:, None]
             predicted = np.stack([made[row][known] for row in chosen])[..., None]
-            head = ScoredHead(predicted, truth, 1.0 / truth.std(), rows)
-            for half in (rows < len(rows) // 2, rows >= len(rows) // 2):
+            head = ScoredHead(predicted, truth, 1.0 / truth.std(), numbers)
+            for half in (numbers < len(numbers) // 2, numbers >= len(numbers) // 2):
                 weights = weigh_alone([head.take(half, slice(None))], ROUNDS)
                 away = np.tensordot(weights, predicted[:, ~half], 1) - truth[~half]
                 errors.append(np.abs(away).mean() / truth.std())

@@ -99,7 +99,8 @@ def _check_header(path: Path, header: Sequence[str], column: StructureColumn) ->
         is_row = (path.parent / name).is_file() or numbers and bool(find_files(path, name))
         cure = ", or give the folder of the table"
     else:
-        is_row, cure = (numbers or len(name) > _LONGEST_WORD) and are_smiles("", [name]), ""
+        is_row = (numbers or len(name) > _LONGEST_WORD) and are_smiles("", [name])
+        cure = ""
     if is_row and not is_json(path):
         raise DataError(
             f"{path}: its first line, {quote(', '.join(header)[:60])}, holds a structure, not the "

@@ -111,11 +111,12 @@ def test_the_second_place_is_for_what_adds_most_to_the_best(other, second):
 
 @pytest.mark.parametrize("other", [(0.7, 5.0), (1.3, 1.3), (1.0, 3.0), (8.0, 0.0)])
 def test_two_nets_err_as_with_the_best_weights_of_correlated_errors(other):
-    best, r, steps = (1.0, 2.0), CORRELATION, 20_000
+    best = (1.0, 2.0)
+    steps = 20_000
     expected = []
     for a, b in zip(best, other, strict=True):
         squares = [
-            (w * a) ** 2 + ((1 - w) * b) ** 2 + 2 * r * w * (1 - w) * a * b
+            (w * a) ** 2 + ((1 - w) * b) ** 2 + 2 * CORRELATION * w * (1 - w) * a * b
             for w in (step / steps for step in range(steps + 1))
         ]
         expected.append(min(squares) ** 0.5 / a)
