@@ -63,21 +63,21 @@ def choose_fold_fits(state: State, config: CampaignConfig, groups: int | None) -
         return []
     if any(trial.parent is None for trial in state.with_status("queued", "running")):
         return []
-    if state.folds:  # a controller died among the proposals
-        parents = list(dict.fromkeys(parent for parent, _ in state.folds))
+    done = [t for t in state.with_status("completed") if t.parent is None]
+    ended = [RungResult(t.name, t.objective, errors=t.errors) for t in done]
+    ranked = rank_results(sorted(ended, key=lambda one: one.trial))
+    parents = dict.fromkeys(parent for parent, _ in state.folds)  # a controller died among them
+    count = max(len(parents), config.ensemble.configurations)
+    parents |= dict.fromkeys(one.trial for one in ranked)
+    folds = min(config.ensemble.folds, config.ensemble.folds if groups is None else groups)
+    if state.folds:
         folds = int(state.trials[next(iter(state.folds.values()))].values["training.folds"])
-    else:
-        done = [t for t in state.with_status("completed") if t.parent is None]
-        ended = [RungResult(t.name, t.objective, errors=t.errors) for t in done]
-        ranked = rank_results(sorted(ended, key=lambda one: one.trial))
-        parents = [one.trial for one in ranked[: config.ensemble.configurations]]
-        folds = min(config.ensemble.folds, config.ensemble.folds if groups is None else groups)
     if folds < 2:
         return []
     last = config.search.rungs[-1]
     return [
         FoldFit(parent, fold, folds, choose_epochs(state.trials[parent].best_epoch, last))
-        for parent in parents
+        for parent in list(parents)[:count]
         for fold in range(folds)
         if (parent, fold) not in state.folds
     ]

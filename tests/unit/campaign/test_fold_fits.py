@@ -97,6 +97,14 @@ def test_after_a_crash_the_missing_fits_follow_and_are_those_of_the_same_configu
     assert state.folds == {("t1", 0): "t4", ("t1", 1): "t5", ("t1", 2): "t6"}
 
 
+def test_after_a_crash_between_two_configurations_the_second_follows():
+    state = ended_search(**SEARCH)
+    first, *rest = choose_fold_fits(state, cross(), 100)
+    propose_all(state, [first])
+    assert choose_fold_fits(state, cross(), 100) == rest
+    assert {fit.parent for fit in rest} == {"t0", "t1"}
+
+
 def test_they_are_no_part_of_the_search_nor_of_the_leaderboard():
     state = ended_search(**SEARCH)
     propose_all(state, choose_fold_fits(state, cross(configurations=1), 100))
