@@ -437,12 +437,12 @@ def test_columns_may_end_with_semicolons_or_tabs_and_numbers_have_commas(
     ]
 
 
-def test_commas_and_points_in_numbers_are_refused_as_one_may_part_thousands(tmp_path):
-    (tmp_path / "a.csv").write_text("smiles;gap;mass\nCO;1,5;1.234\nCCO;2,5;46\n")
-    with pytest.raises(
-        DataError, match=r"commas and points, as 1,5 and 1\.234; write decimal poin"
-    ):
-        read(tmp_path / "a.csv")
+@pytest.mark.parametrize("rows", ["CO;1,5;1.234\nCCO;2,5;46", "CO;1,234;3\nCCO;950;4"])
+def test_commas_and_points_that_may_part_thousands_are_refused(rows, tmp_path):
+    for name, between in (("a.csv", ";"), ("a.tsv", "\t")):
+        (tmp_path / name).write_text(f"smiles;gap;mass\n{rows}\n".replace(";", between))
+        with pytest.raises(DataError, match=r"1.234 may be a thousand or have decimals, as there"):
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -214,8 +214,8 @@ def read_rows(path: Path, most: int | None = None) -> list[list[str]]:
     commas, as in spreadsheets of many languages: they become points.
 
     Raises:
-        DataError: the file is unreadable, its quotes do not match, or its numbers have decimal
-            commas and points.
+        DataError: the file is unreadable, its quotes do not match, or commas and points of its
+            numbers may part thousands.
     """
     csv.field_size_limit(2**31 - 1)
     text = read_text(path)
@@ -254,18 +254,21 @@ def _find_delimiter(text: str) -> str:
 
 
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?", re.ASCII)
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}", re.ASCII)
 
 
 def _write_points(path: Path, rows: list[list[str]]) -> list[list[str]]:
-    """Return rows with decimal points; where others have some, ``1.234`` may be a thousand."""
+    """Return rows with decimal points; refuse commas and points that may part thousands."""
     cells = list(itertools.chain.from_iterable(rows))
-    comma = next(filter(_DECIMAL_COMMA.fullmatch, cells), None)
-    if comma is None:
+    commas = [cell for cell in cells if _DECIMAL_COMMA.fullmatch(cell)]
+    if not commas:
         return rows
-    point = next((cell for cell in cells if "." in cell and is_number(cell)), None)
-    if point is not None:
+    points = (cell for cell in cells if "." in cell and is_number(cell))
+    unclear = next(points, commas[0] if all(map(_THOUSANDS.fullmatch, commas)) else None)
+    if unclear is not None:
         raise DataError(
-            f"{path}: numbers have commas and points, as {comma} and {point}; write decimal points."
+            f"{path}: {unclear} may be a thousand or have decimals, as there are commas in "
+            "numbers; write decimal points, and nothing between thousands."
         )
     return [
         [cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell) else cell for cell in row]
